@@ -29,7 +29,7 @@ demo: $(SET_UP) ## Run the main job: two coding agents, warm beside cold (DEMO='
 
 test: check pytest ## Set up, check and run all tests
 
-check: $(SET_UP) proto-check ## Format, lint, types, imports between packages, wire API
+check: proto-check ## Format, lint, types, imports between packages, wire API
 	$(say) "format and lint (ruff)"
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -82,6 +82,7 @@ $(SET_UP): | $(BIN)/python
 	echo "[stockpot] 2/3 llama.cpp"
 	wheel=$$(engine/build_llama_wheel.sh $(BIN)/python $(LLAMA_LOCK) .cache/wheels)
 	$(BIN)/python -m pip install --no-deps --force-reinstall "$$wheel"
+	$(BIN)/python -c 'import llama_cpp'
 	echo "[stockpot] 3/3 Stockpot itself"
 	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
 	rm -f $(VENV)/set-up-*

@@ -60,12 +60,14 @@ NINJA_STATUS='[%f/%t] ' cmake --build "$work/build" --target llama --parallel "$
     sed -unE 's/^\[([0-9]+\/[0-9]+)\] .*\/([^ /]+)\.o$/[llama.cpp]   \1 \2/p' >&2 ||
     { tail -40 "$work/build.log" >&2; exit 1; }
 mkdir -p "$source/llama_cpp/lib"
+rm -f "$source/.gitignore" # it names lib/, and what it names is left out of the wheel
 cp "$work"/build/bin/*.so "$source/llama_cpp/lib/"
 
 say "4/4 packing the wheel"
 mkdir -p "$out"
 "$python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work/wheel" \
     -C cmake.define.LLAMA_BUILD=OFF "$source" >&2
+"$python" -m zipfile -l "$work"/wheel/*.whl | grep libllama.so >/dev/null || { say "the wheel has no libllama.so"; exit 1; }
 # Renamed into place, so that a run cut short never leaves half a wheel to be found.
 mv "$work"/wheel/*.whl "$out/"
 say "kept in $out"
