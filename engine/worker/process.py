@@ -1,0 +1,156 @@
+"""Puts a worker together from its settings, serves until told to stop, and takes it apart."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from engine.llama.context import ContextSettings, LlamaContext
+from engine.llama.model import LlamaModel
+from engine.wire import engine_pb2 as pb
+from engine.wire import engine_pb2_grpc as pb_grpc
+from engine.worker.blocks import BlockMover
+from engine.worker.identity import fingerprint
+from engine.worker.loop import LoopSettings, ModelLoop
+from engine.worker.selftest import run_self_test
+from engine.worker.service import EngineService, WorkerFacts
+from engine.worker.settings import WorkerSettings
+from engine.worker.slots import SlotTable
+from engine.worker.store import StoreBridge
+from kvstore.core.errors import ConfigError
+from kvstore.core.keys import BlockKey
+
+log = logging.getLogger(__name__)
+
+_CONTEXT_TOKENS_DEFAULT_MAX = 32_768
+_STOP_DEADLINE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A loaded model with everything that runs turns on it; `loop` is not started yet."""
+
+    model: LlamaModel
+    context: LlamaContext
+    loop: ModelLoop
+    facts: WorkerFacts
+
+    def close(self) -> None:
+        self.context.close()
+        self.model.close()
+
+
+def load_engine(settings: WorkerSettings) -> Engine:
+    """Load the model, make its context, test that its KV can be stored.
+
+    Raises: ConfigError for whatever the user can mend: the file, the context, the memory."""
+    settings.check()
+    model = LlamaModel(settings.model_path)
+    context_tokens = _context_tokens(settings, model)
+    cells = settings.cells or 2 * context_tokens
+    if cells < context_tokens:
+        raise ConfigError(f"cells is {cells}, below the context of {context_tokens} tokens; set at least that many")
+    threads = settings.threads or os.cpu_count() or 1
+    context = LlamaContext(
+        model, ContextSettings(cells, settings.slots, settings.batch_tokens, threads, settings.kv_type)
+    )
+    # llama.cpp rounds the cells up.
+    table = SlotTable(
+        slots=settings.slots, cells=context.cells, context_tokens=context_tokens, block_tokens=settings.block_tokens
+    )
+    mover = BlockMover(context, table, settings.block_tokens)
+    tested = run_self_test(model, context, table, mover, settings.block_tokens)
+    table.take_hot_changes()
+    facts = WorkerFacts(
+        worker_id=settings.worker_id or settings.listen,
+        model_name=settings.model_name or settings.model_path.name.removesuffix(".gguf"),
+        fingerprint=fingerprint(settings.model_path, kv_type=settings.kv_type, block_tokens=settings.block_tokens),
+        context_tokens=context_tokens,
+        cells=context.cells,
+        value_bytes=tested.value_bytes,
+        store_reason=tested.reason,
+    )
+    loop_settings = LoopSettings(
+        settings.block_tokens, context_tokens, settings.batch_tokens, settings.chunk_beside_decodes
+    )
+    return Engine(model, context, ModelLoop(context, table, mover, model.piece, loop_settings), facts)
+
+
+async def serve(settings: WorkerSettings, engine: Engine) -> None:
+    """Serve until SIGTERM or SIGINT, then drain.
+
+    Raises: ConfigError when the address cannot be bound."""
+    facts = engine.facts
+    bridge = None
+    if settings.store and facts.value_bytes:
+        bridge = StoreBridge(settings.store, engine.loop, facts.fingerprint, facts.value_bytes)
+    elif settings.store:
+        log.warning("store_off reason=%r", facts.store_reason)
+    service = EngineService(engine.model, engine.loop, bridge, settings, facts)
+    event_loop = asyncio.get_running_loop()
+
+    def on_hot_change(added: list[BlockKey], removed: list[BlockKey]) -> None:
+        if not event_loop.is_closed():
+            event_loop.call_soon_threadsafe(service.hot.apply, added, removed)
+
+    engine.loop.on_hot_change = on_hot_change
+    engine.loop.start()
+    exporting = asyncio.create_task(bridge.run()) if bridge else None
+    server, address, health_service = await _start_server(service, settings.listen)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        event_loop.add_signal_handler(number, stop.set)
+    _write_ready_file(settings.ready_file, address)
+    log.info("worker_ready address=%s model=%s store=%s", address, facts.model_name, settings.store or "none")
+    await stop.wait()
+    await health_service.enter_graceful_shutdown()
+    await service.drain(_STOP_DEADLINE_S)
+    await server.stop(grace=1.0)
+    if exporting:
+        exporting.cancel()
+        await asyncio.wait([exporting], timeout=_STOP_DEADLINE_S)
+    engine.loop.stop()
+
+
+async def _start_server(
+    service: EngineService, listen: str
+) -> "tuple[grpc.aio.Server, str, health.aio.HealthServicer]":
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20)])
+    pb_grpc.add_EngineServicer_to_server(service, server)
+    health_service = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
+    name = pb.DESCRIPTOR.services_by_name["Engine"].full_name
+    reflection.enable_server_reflection([name, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    try:
+        port = server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise ConfigError(f"cannot listen on {listen}: {error}; choose another port, or 0 for a free one") from error
+    await server.start()
+    for served in (name, ""):
+        await health_service.set(served, health_pb2.HealthCheckResponse.SERVING)
+    return server, f"{listen.rsplit(':', 1)[0]}:{port}", health_service
+
+
+def _write_ready_file(path: str, address: str) -> None:
+    """Atomically, so that whoever waits for the file never reads half of it."""
+    if not path:
+        return
+    part = Path(f"{path}.part")
+    part.write_text(json.dumps({"address": address, "pid": os.getpid()}))
+    part.replace(path)
+
+
+def _context_tokens(settings: WorkerSettings, model: LlamaModel) -> int:
+    trained = model.context_tokens_train
+    if settings.context_tokens > trained:
+        raise ConfigError(
+            f"context_tokens is {settings.context_tokens}, the model was trained for {trained}: set at most that"
+        )
+    return settings.context_tokens or min(trained, _CONTEXT_TOKENS_DEFAULT_MAX)

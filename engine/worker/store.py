@@ -1,0 +1,201 @@
+"""Between the store and the model thread: restores a turn's prefix, exports its full blocks.
+
+A cache fault never fails a turn: whatever goes wrong here ends in fewer restored tokens or a block less
+in the store, a log line and a counter. Restoring has a deadline, exporting a bounded queue that drops.
+"""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from engine.worker.loop import ModelLoop
+from engine.worker.turn import Turn
+from kvstore.client import FillItem, StoreClient
+from kvstore.core.errors import BlockCorruptError, StockpotError
+from kvstore.core.keys import BlockKey, NamespaceId
+from kvstore.core.namespace import Fingerprint
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+# Blocks per job on the model thread: some 3 ms of memcpy for 400 KB blocks, during which answers wait.
+_BLOCKS_PER_JOB = 16
+_EXPORTS_QUEUED_MAX = 64
+_EXPORT_DEADLINE_S = 10.0
+_CONNECT_RETRY_S = 1.0
+# A restore is given up after this share of what prefilling the same tokens would take.
+_RESTORE_SHARE_OF_PREFILL = 0.5
+_RESTORE_DEADLINE_S_MIN = 0.2
+_PREFILL_TOKENS_PER_S_GUESS = 100.0
+_NAMESPACES_KNOWN_MAX = 4096
+
+
+@dataclass(slots=True)
+class StoreCounters:
+    """Since start."""
+
+    blocks_restored: int = 0
+    blocks_exported: int = 0
+    blocks_corrupt: int = 0
+    restores_failed: int = 0
+    exports_failed: int = 0
+    exports_dropped: int = 0
+    restore_bytes_per_s: float = 0.0
+    """Smoothed over restores; 0 until measured."""
+
+
+class StoreBridge:
+    """Used on the event loop; `run()` is its background work."""
+
+    def __init__(self, address: str, loop: ModelLoop, fingerprint: Fingerprint, value_bytes: int) -> None:
+        self.counters = StoreCounters()
+        self._address = address
+        self._loop = loop
+        self._fingerprint = fingerprint
+        self._value_bytes = value_bytes
+        self._client: StoreClient | None = None
+        self._known: OrderedDict[bytes, NamespaceId] = OrderedDict()
+        self._exports: asyncio.Queue[tuple[Turn, bytes, int, int]] = asyncio.Queue(_EXPORTS_QUEUED_MAX)
+
+    async def run(self) -> None:
+        """Connect, whenever the store comes up, then export until cancelled."""
+        while self._client is None:
+            try:
+                self._client = await StoreClient.connect(self._address)
+                log.info("store_connected address=%s path=%s", self._address, self._client.path)
+            except StockpotError as error:
+                log.warning("store_unavailable address=%s error=%r", self._address, str(error))
+                await asyncio.sleep(_CONNECT_RETRY_S)
+        try:
+            while True:
+                turn, salt, first, last = await self._exports.get()
+                try:
+                    async with asyncio.timeout(_EXPORT_DEADLINE_S):
+                        await self._export(turn, salt, first, last)
+                except (StockpotError, TimeoutError) as error:
+                    self.counters.exports_failed += 1
+                    log.warning("export_failed turn_id=%s error=%r", turn.turn_id, str(error) or "deadline")
+                self._exports.task_done()
+        finally:
+            await self._client.close()
+
+    async def flush(self) -> None:
+        """Wait until the queued exports are done."""
+        await self._exports.join()
+
+    async def restore(self, turn: Turn, salt: bytes) -> int:
+        """Append stored blocks to the turn's slot, as long a run as there is; answers the tokens restored.
+
+        At least one token of the prompt is left to compute, for its logits."""
+        size = self._fingerprint.block_tokens
+        first, last = turn.computed // size, (turn.length - 1) // size
+        if self._client is None or first >= last:
+            return 0
+        speed = self._loop.load.prefill_tokens_per_s or _PREFILL_TOKENS_PER_S_GUESS
+        deadline_s = max(_RESTORE_DEADLINE_S_MIN, _RESTORE_SHARE_OF_PREFILL * (last - first) * size / speed)
+        started = time.monotonic()
+        done = first
+        try:
+            async with asyncio.timeout(deadline_s):
+                namespace = await self._open(self._client, salt)
+                while done < last:
+                    count = min(_BLOCKS_PER_JOB, last - done)
+                    restored = await self._restore_some(self._client, namespace, turn, done, count)
+                    done += restored
+                    if restored < count:
+                        break
+        except BlockCorruptError as error:
+            self.counters.blocks_corrupt += 1
+            log.warning("block_corrupt turn_id=%s error=%r", turn.turn_id, str(error))
+        except (StockpotError, TimeoutError) as error:
+            self.counters.restores_failed += 1
+            log.warning("restore_failed turn_id=%s error=%r", turn.turn_id, str(error) or "deadline")
+        self._measure((done - first) * self._value_bytes, time.monotonic() - started)
+        self.counters.blocks_restored += done - first
+        return turn.computed - turn.tokens_hot
+
+    def export_later(self, turn: Turn, salt: bytes, first: int, last: int) -> None:
+        """Queue blocks `[first, last)` of the turn; dropped, and counted, when the queue is full."""
+        if self._client is None or first >= last:
+            return
+        try:
+            self._exports.put_nowait((turn, salt, first, last))
+        except asyncio.QueueFull:
+            self.counters.exports_dropped += 1
+
+    async def _restore_some(
+        self, client: StoreClient, namespace: NamespaceId, turn: Turn, first: int, count: int
+    ) -> int:
+        keys = turn.keys[first : first + count]
+        restored = 0
+
+        def job(values: list[memoryview | None]) -> None:
+            nonlocal restored
+            for value in values:
+                if value is None or not self._loop.restore_block(turn, first + restored, value):
+                    return
+                restored += 1
+
+        async with client.read(namespace, keys) as blocks:
+            await self._run(lambda: job(blocks.values))
+        return restored
+
+    async def _export(self, turn: Turn, salt: bytes, first: int, last: int) -> None:
+        assert self._client is not None
+        namespace = await self._open(self._client, salt)
+        for start in range(first, last, _BLOCKS_PER_JOB):
+            await self._export_some(self._client, namespace, turn, start, min(last, start + _BLOCKS_PER_JOB))
+
+    async def _export_some(
+        self, client: StoreClient, namespace: NamespaceId, turn: Turn, first: int, last: int
+    ) -> None:
+        parents = [turn.keys[i - 1] if i else BlockKey(b"") for i in range(first, last)]
+        items = [
+            FillItem(key=turn.keys[i], size=self._value_bytes, parent=parent)
+            for i, parent in zip(range(first, last), parents, strict=True)
+        ]
+        async with client.fill(namespace, items) as fill:
+            wanted = [(i, view) for i, view in enumerate(fill.views) if view is not None]
+            if not wanted:
+                return
+
+            def job() -> list[int]:
+                return [i for i, view in wanted if self._loop.export_block(turn, first + i, view)]
+
+            written = await self._run(job)
+            await fill.commit(written)
+            self.counters.blocks_exported += len(written)
+
+    async def _open(self, client: StoreClient, salt: bytes) -> NamespaceId:
+        """The namespace of `salt`, opened on the node the first time it is used."""
+        if salt in self._known:
+            self._known.move_to_end(salt)
+            return self._known[salt]
+        info = await client.open_namespace(self._fingerprint.with_salt(salt))
+        self._known[salt] = info.namespace_id
+        if len(self._known) > _NAMESPACES_KNOWN_MAX:
+            self._known.popitem(last=False)
+        return info.namespace_id
+
+    async def _run(self, job: Callable[[], Result]) -> Result:
+        """Run `job` on the model thread. When cancelled, a job that has begun is waited for: it must not
+        outlive the buffers it works on."""
+        future = self._loop.run(job)
+        waiter: asyncio.Future[Result] = asyncio.wrap_future(future)
+        try:
+            await asyncio.wait([waiter])
+        except asyncio.CancelledError:
+            if not future.cancel():
+                await asyncio.wait([waiter])
+            raise
+        return waiter.result()
+
+    def _measure(self, size: int, seconds: float) -> None:
+        if size and seconds > 0:
+            old = self.counters.restore_bytes_per_s
+            self.counters.restore_bytes_per_s = size / seconds if not old else 0.8 * old + 0.2 * size / seconds
