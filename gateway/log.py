@@ -1,0 +1,42 @@
+"""Structured log lines on standard error: `time level event key=value ...`.
+
+Never prompt text, never keys: events are constant names, and of an error only its class and place are
+logged, since its message may quote what a client sent.
+"""
+
+import logging
+import sys
+import traceback
+
+_logger = logging.getLogger("gateway")
+
+
+def start_logging() -> None:
+    """Send our lines, and warnings of the libraries below us, to standard error."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.WARNING,
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+        force=True,
+    )
+    _logger.setLevel(logging.INFO)
+
+
+def log_event(event: str, *, level: int = logging.INFO, **fields: object) -> None:
+    """One line; values with spaces are quoted."""
+    _logger.log(level, " ".join([event, *(f"{name}={_value(value)}" for name, value in fields.items())]))
+
+
+def log_bug(event: str, error: BaseException, **fields: object) -> None:
+    """An error that is our bug: its class and where it was raised, innermost last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = ">".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames[-8:])
+    log_event(event, level=logging.ERROR, error=type(error).__name__, place=place, **fields)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    text = str(value)
+    return repr(text) if not text or any(char.isspace() or char in "='\"" for char in text) else text
