@@ -19,6 +19,10 @@ class ConfigError(CallerError):
     """A setting is wrong; the process does not start."""
 
 
+class NamespaceUnknownError(CallerError):
+    """The namespace is not open on this node; call OpenNamespace (again) and then repeat the call."""
+
+
 class LimitError(StockpotError):
     """A queue, quota or size limit is reached; retry after `retry_after_s` seconds."""
 
@@ -41,3 +45,7 @@ class CacheDegradedError(StockpotError):
 
 class BlockCorruptError(CacheDegradedError):
     """A block is not what its key promises: it must be dropped, counted and recomputed."""
+
+
+class LeaseExpiredError(CacheDegradedError):
+    """A lease ended while its memory was in use: what was read may be another block's bytes."""

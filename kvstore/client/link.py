@@ -1,0 +1,121 @@
+"""The link to one node: which path a call takes, how long it may take, what happens when it fails.
+
+Each call has one deadline, whatever it tries within it. A local socket that dies hands over to gRPC in
+the same call, and is looked for again a second later. A node that does not answer opens the breaker.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from kvstore.client.breaker import CircuitBreaker
+from kvstore.client.buffers import BufferPool
+from kvstore.client.local import ConnectionLostError, LocalConnection, connect_local
+from kvstore.client.remote import RemoteNode, within
+from kvstore.client.types import ClientCounts, Path
+from kvstore.core.errors import CallerError, LeaseExpiredError, LimitError, UnavailableError
+from kvstore.wire import kvstore_pb2 as pb
+
+_LOCAL_RETRY_S = 1.0
+
+Answer = TypeVar("Answer")
+
+log = logging.getLogger(__name__)
+
+
+class NodeLink:
+    """One node, by shared memory when it is on this host, else by gRPC."""
+
+    def __init__(self, address: str, *, prefer_local: bool, call_deadline_s: float) -> None:
+        self.remote = RemoteNode(address)
+        self.deadline_s = call_deadline_s
+        self.buffers = BufferPool()
+        self.counts = ClientCounts()
+        self._prefer_local = prefer_local
+        self._breaker = CircuitBreaker(time.monotonic, call_deadline_s)
+        self._local: LocalConnection | None = None
+        self._is_connecting = False
+        self._local_retry_at_s = 0.0
+
+    @property
+    def path(self) -> Path:
+        """How the next read or fill would go, as far as is known now."""
+        return "shm" if self._local is not None and self._local.is_open else "grpc"
+
+    async def local(self) -> LocalConnection | None:
+        """The open local connection, made now if it can be; None: use gRPC."""
+        if self._local is not None and self._local.is_open:
+            return self._local
+        if self._local is not None:
+            self._local = None
+            self.counts.local_lost += 1
+        if not self._prefer_local or self._is_connecting or time.monotonic() < self._local_retry_at_s:
+            return None
+        self._is_connecting = True
+        self._local_retry_at_s = time.monotonic() + _LOCAL_RETRY_S
+        try:
+            self._local = await self._connect_local()
+        finally:
+            self._is_connecting = False
+        return self._local
+
+    async def try_local(self) -> None:
+        """Make the local connection now, rather than with the first call."""
+        await self.guarded(lambda: within(self.deadline_s, self.local()))
+
+    async def guarded(self, attempt: Callable[[], Awaitable[Answer]]) -> Answer:
+        """What `attempt` answers; its success or failure moves the breaker. It brings its own deadline.
+
+        Raises: UnavailableError, at once while the breaker is open."""
+        self._breaker.check()
+        try:
+            answer = await attempt()
+        except UnavailableError:
+            self._breaker.failed()
+            self.counts.breaker_opened = self._breaker.times_opened
+            raise
+        except (CallerError, LimitError, LeaseExpiredError):
+            self._breaker.succeeded()
+            raise
+        self._breaker.succeeded()
+        return answer
+
+    async def call(self, name: str, request: Any) -> Any:
+        """The answer to the unary gRPC call `name`."""
+        return await self.guarded(lambda: within(self.deadline_s, self.remote.call(name, request)))
+
+    async def call_local(self, request: pb.LocalRequest) -> tuple[LocalConnection, pb.LocalResponse] | None:
+        """The answer on the local socket and the connection it came by; None: there is none, use gRPC."""
+
+        async def attempt() -> tuple[LocalConnection, pb.LocalResponse] | None:
+            connection = await self.local()
+            if connection is None:
+                return None
+            try:
+                return connection, await connection.call(request)
+            except ConnectionLostError:
+                return None
+
+        return await self.guarded(lambda: within(self.deadline_s, attempt()))
+
+    async def close(self) -> None:
+        """Close both paths; all leases are given back."""
+        if self._local is not None:
+            self._local.close()
+        await self.remote.close()
+
+    async def _connect_local(self) -> LocalConnection | None:
+        stats: pb.StatsResponse = await self.remote.call("Stats", pb.StatsRequest())
+        if not stats.local_socket:
+            return None
+        try:
+            connection = await connect_local(stats.local_socket)
+        except OSError as error:
+            log.info("local_socket_unusable path=%s reason=%r", stats.local_socket, str(error))
+            return None
+        if connection.incarnation != stats.incarnation:
+            # The node is on another host, and a node of this host has a socket of the same name.
+            connection.close()
+            return None
+        return connection

@@ -1,0 +1,52 @@
+"""What the client's calls take and answer."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from kvstore.core.keys import BlockKey, NamespaceId
+
+Path = Literal["shm", "grpc"]
+"""How bytes move: the node's arena mapped into this process, or messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceInfo:
+    """An open namespace and the node's limits."""
+
+    namespace_id: NamespaceId
+    epoch: int
+    value_bytes_max: int
+    items_max: int
+    lease_ttl_ms: int
+    lease_ttl_ms_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """How much of a chain is stored, from its start."""
+
+    blocks: int
+    blocks_in_memory: int
+    bytes: int
+
+
+class FillItem(NamedTuple):
+    """One value to store."""
+
+    key: BlockKey
+    size: int
+    """Bytes of the value."""
+    parent: BlockKey | None = None
+    """Key of the block before it in its chain; None for the first."""
+
+
+@dataclass(slots=True)
+class ClientCounts:
+    """What went otherwise than hoped, since the client was made."""
+
+    values_corrupt: int = 0
+    """Values whose checksum was wrong on arrival; they were answered as misses."""
+    local_lost: int = 0
+    """Times that the local socket was lost and gRPC took over."""
+    breaker_opened: int = 0
+    """Times that calls began to be refused without asking the node."""

@@ -1,0 +1,88 @@
+"""A stored block as its node sees it: a name, a size, a place, a state. Never the bytes.
+
+RESERVED --commit--> MEMORY --demoted--> BOTH --evicted--> DISK --asked for--> PROMOTING --read--> BOTH
+   |                   |  <--segment reclaimed--'            |                     |  '--failed--> DISK
+   '--given up--> GONE <--evicted or reclaimed or corrupt----'---------------------'
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kvstore.core.keys import BlockKey, NamespaceId
+
+
+class BlockId(NamedTuple):
+    """Names one stored value on this node."""
+
+    namespace: NamespaceId
+    key: BlockKey
+    shard: int
+
+
+class DiskPlace(NamedTuple):
+    """Where a value lies on disk: segment number, and bytes from that file's start."""
+
+    segment: int
+    offset: int
+
+
+class State(enum.Enum):
+    """Where a block is in its life. Only MEMORY, BOTH, DISK and PROMOTING blocks can be found."""
+
+    RESERVED = "being filled by a writer; invisible"
+    MEMORY = "sealed, in the arena only"
+    BOTH = "sealed, in the arena and on disk"
+    DISK = "sealed, on disk only"
+    PROMOTING = "on disk, being read into the arena"
+    GONE = "no longer stored"
+
+
+TRANSITIONS = frozenset(
+    {
+        (State.RESERVED, State.MEMORY),  # committed
+        (State.RESERVED, State.GONE),  # given up, expired, rejected, or another writer was first
+        (State.MEMORY, State.BOTH),  # written behind
+        (State.MEMORY, State.GONE),  # evicted before it was on disk
+        (State.BOTH, State.DISK),  # evicted
+        (State.BOTH, State.MEMORY),  # its segment was reclaimed
+        (State.DISK, State.PROMOTING),  # asked for
+        (State.DISK, State.GONE),  # its segment was reclaimed
+        (State.PROMOTING, State.BOTH),  # read and proven
+        (State.PROMOTING, State.DISK),  # the node stops before it was read
+        (State.PROMOTING, State.GONE),  # corrupt or unreadable
+    }
+)
+
+IN_MEMORY = frozenset({State.MEMORY, State.BOTH})
+RESIDENT = IN_MEMORY | {State.PROMOTING}
+ON_DISK = frozenset({State.BOTH, State.DISK, State.PROMOTING})
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """One value. Mutated by the index only."""
+
+    id: BlockId
+    size: int
+    parent_key: bytes
+    """Key of the block before it in its chain; empty for the first."""
+    state: State
+    offset: int = -1
+    """Bytes from the arena's start; -1 when it has no extent."""
+    checksum: bytes = b""
+    """xxh3_128 of the value; empty until sealed."""
+    place: DiskPlace | None = None
+    leases: int = 0
+    """Read leases and the node's own uses (demotion, waiting for a promotion)."""
+    last_use: int = 0
+    """Tick of the index; larger is later."""
+    parent: "Block | None" = None
+    """Counted in its `children`; set while this block is resident, if the parent was resident before it."""
+    children: int = 0
+    """Resident blocks whose `parent` this is."""
+
+    def move_to(self, state: State) -> None:
+        """Change the state along `TRANSITIONS`; anything else is a bug."""
+        assert (self.state, state) in TRANSITIONS, f"{self.state.name} to {state.name}"
+        self.state = state

@@ -1,0 +1,190 @@
+"""Every block of a node: how it is found, what state it is in, and which one leaves next.
+
+Owned by the node's one task; all methods are synchronous and never see payload bytes. It keeps the
+counts that make eviction safe: leases of a block, and resident children of a parent. A block counts
+for its parent only if the parent was resident first, so these links can never form a ring, whatever
+parents the writers claim. Extents are the caller's: a method that frees one says so.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kvstore.core.keys import BlockKey, NamespaceId
+from kvstore.node.blocks import IN_MEMORY, ON_DISK, RESIDENT, Block, BlockId, DiskPlace, State
+from kvstore.node.eviction import LeastRecentlyUsed, may_go
+
+
+class MatchedPrefix(NamedTuple):
+    """How much of a chain is stored; see `kvstore.v1.MatchResponse`."""
+
+    blocks: int
+    blocks_in_memory: int
+    bytes: int
+
+
+class BlockIndex:
+    """All findable blocks by namespace, with their states, leases and order of use."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[NamespaceId, dict[tuple[bytes, int], Block]] = {}
+        self._evictable = LeastRecentlyUsed()
+        self._tick = 0
+        self.counts: dict[State, int] = dict.fromkeys(State, 0)
+        self.bytes: dict[State, int] = dict.fromkeys(State, 0)
+
+    def find(self, block_id: BlockId) -> Block | None:
+        """The block, in whatever findable state it is."""
+        blocks = self._blocks.get(block_id.namespace)
+        return None if blocks is None else blocks.get((block_id.key, block_id.shard))
+
+    def blocks(self, namespace: NamespaceId | None = None) -> Iterator[Block]:
+        """All findable blocks, or those of one namespace; do not change the index meanwhile."""
+        if namespace is not None:
+            yield from self._blocks.get(namespace, {}).values()
+            return
+        for blocks in self._blocks.values():
+            yield from blocks.values()
+
+    def match(self, namespace: NamespaceId, keys: Sequence[bytes], shard_count: int) -> MatchedPrefix:
+        """The longest head of `keys` that is stored on all shards. No side effect."""
+        found = self._blocks.get(namespace, {})
+        n_blocks = n_memory = n_bytes = 0
+        for key in keys:
+            shards = [found.get((key, shard)) for shard in range(shard_count)]
+            if any(block is None for block in shards):
+                break
+            n_blocks += 1
+            n_memory += all(block is not None and block.state in IN_MEMORY for block in shards)
+            n_bytes += sum(block.size for block in shards if block is not None)
+        return MatchedPrefix(n_blocks, n_memory, n_bytes)
+
+    def reserve(self, block_id: BlockId, size: int, parent_key: bytes, offset: int) -> Block:
+        """A new invisible block whose extent a writer is about to fill."""
+        block = Block(block_id, size, parent_key, State.RESERVED, offset)
+        self._count(block, +1)
+        return block
+
+    def give_up(self, block: Block) -> None:
+        """End a reservation; its extent is the caller's to free."""
+        self._move(block, State.GONE)
+
+    def seal(self, block: Block, checksum: bytes) -> None:
+        """Publish a filled reservation; it must not be there yet."""
+        assert self.find(block.id) is None
+        block.checksum = checksum
+        self._blocks.setdefault(block.id.namespace, {})[block.id.key, block.id.shard] = block
+        self._move(block, State.MEMORY)
+        self.touch([block])
+
+    def restore(self, block_id: BlockId, size: int, parent_key: bytes, checksum: bytes, place: DiskPlace) -> Block:
+        """Publish a block that a former run of the node left on disk."""
+        assert self.find(block_id) is None
+        block = Block(block_id, size, parent_key, State.DISK, checksum=checksum, place=place)
+        self._blocks.setdefault(block_id.namespace, {})[block_id.key, block_id.shard] = block
+        self._count(block, +1)
+        return block
+
+    def demoted(self, block: Block, place: DiskPlace) -> None:
+        """A block in memory is now on disk as well."""
+        block.place = place
+        self._move(block, State.BOTH)
+
+    def evict(self, block: Block) -> int:
+        """Take `block` out of memory (and away, unless it is on disk). Returns its extent, to be freed."""
+        assert may_go(block)
+        offset, block.offset = block.offset, -1
+        self._move(block, State.DISK if block.state is State.BOTH else State.GONE)
+        return offset
+
+    def lose_disk(self, block: Block) -> None:
+        """The copy on disk is gone; the block lives on only if it is in memory."""
+        block.place = None
+        self._move(block, State.MEMORY if block.state is State.BOTH else State.GONE)
+
+    def begin_promotion(self, block: Block, offset: int) -> None:
+        """A block on disk is about to be read into the extent at `offset`."""
+        block.offset = offset
+        self._move(block, State.PROMOTING)
+
+    def end_promotion(self, block: Block, outcome: State) -> int | None:
+        """BOTH: it was read and proven. DISK or GONE: it was not; returns the extent, to be freed."""
+        freed = None
+        if outcome is not State.BOTH:
+            freed, block.offset = block.offset, -1
+        if outcome is State.GONE:
+            block.place = None
+        self._move(block, outcome)
+        return freed
+
+    def pin(self, block: Block) -> None:
+        """Count one more use; the block stays where it is until `unpin`."""
+        assert block.state in RESIDENT
+        block.leases += 1
+
+    def unpin(self, block: Block) -> None:
+        """Take one use away. A count below zero is a bug."""
+        assert block.leases > 0
+        block.leases -= 1
+        self._offer(block)
+
+    def touch(self, blocks: Sequence[Block]) -> None:
+        """Mark the chain `blocks`, first block first, as just used; parents become the newest."""
+        for block in reversed(blocks):
+            self._tick += 1
+            block.last_use = self._tick
+            self._offer(block)
+
+    def next_victim(self) -> Block | None:
+        """The block to evict now; None when none may go. Evict it before the next call."""
+        return self._evictable.next_victim()
+
+    def check_invariants(self) -> None:
+        """Counts, links and places agree with one another."""
+        blocks = list(self.blocks())
+        for state in set(State) - {State.RESERVED, State.GONE}:
+            assert self.counts[state] == sum(block.state is state for block in blocks)
+            assert self.bytes[state] == sum(block.size for block in blocks if block.state is state)
+        for block in blocks:
+            assert self.find(block.id) is block
+            assert block.leases >= 0 and (block.leases == 0 or block.state in RESIDENT)
+            assert (block.offset >= 0) == (block.state in RESIDENT)
+            assert (block.place is not None) == (block.state in ON_DISK)
+            assert block.children == sum(child.parent is block for child in blocks)
+            assert block.parent is None or block.state in RESIDENT
+
+    def _move(self, block: Block, state: State) -> None:
+        was_resident = block.state in RESIDENT
+        self._count(block, -1)
+        block.move_to(state)
+        self._count(block, +1)
+        if state is State.GONE and self.find(block.id) is block:
+            del self._blocks[block.id.namespace][block.id.key, block.id.shard]
+        is_resident = state in RESIDENT
+        if is_resident and not was_resident:
+            self._link(block)
+        if was_resident and not is_resident:
+            self._unlink(block)
+        self._offer(block)
+
+    def _link(self, block: Block) -> None:
+        if block.parent_key:
+            parent = self.find(block.id._replace(key=BlockKey(block.parent_key)))
+            if parent is not None and parent is not block and parent.state in RESIDENT:
+                block.parent = parent
+                parent.children += 1
+
+    def _unlink(self, block: Block) -> None:
+        if (parent := block.parent) is not None:
+            block.parent = None
+            assert parent.children > 0
+            parent.children -= 1
+            self._offer(parent)
+
+    def _offer(self, block: Block) -> None:
+        if may_go(block):
+            self._evictable.offer(block)
+
+    def _count(self, block: Block, step: int) -> None:
+        if block.state is not State.GONE:
+            self.counts[block.state] += step
+            self.bytes[block.state] += step * block.size

@@ -1,0 +1,200 @@
+"""The unix socket for clients of the same host: the arena's descriptor, then small calls.
+
+A plain asyncio Protocol, since streams cost several times the call itself (about 100 us). What a
+connection leased is given back when it closes, however it closes.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import cast
+
+from google.protobuf.message import DecodeError
+
+from kvstore.core.errors import CallerError, ConfigError, StockpotError
+from kvstore.node.arena import Arena
+from kvstore.node.metrics import CallTimer
+from kvstore.node.service import Service
+from kvstore.rpc_codes import status_code
+from kvstore.wire import kvstore_pb2 as pb
+from kvstore.wire_codec import MESSAGE_BYTES_MAX
+
+_LENGTH = struct.Struct("<I")
+_CALLS_PER_CONNECTION_MAX = 256
+_CONNECTIONS_MAX = 256
+
+log = logging.getLogger(__name__)
+
+
+class LocalServer:
+    """Listens on `path`, which only this user can open."""
+
+    def __init__(self, service: Service, arena: Arena, incarnation: int, timer: CallTimer) -> None:
+        self.service = service
+        self.arena = arena
+        self.timer = timer
+        self.hello = pb.LocalHello(incarnation=incarnation, arena_bytes=arena.bytes).SerializeToString()
+        self.connections: set[_Connection] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, path: Path) -> None:
+        """Serve. Raises: ConfigError when another node has the socket, or the path cannot be used."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(lambda: _Connection(self), sock=_bound_socket(path))
+
+    async def stop(self, path: Path) -> None:
+        """Close the socket and all connections."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.close()
+        _unlink(path)
+
+
+class _Connection(asyncio.Protocol):
+    """One client. It is also the owner of what the client leases."""
+
+    def __init__(self, server: LocalServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._is_writable = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
+        if len(self._server.connections) >= _CONNECTIONS_MAX:
+            log.warning("local_connections_limit limit=%d", _CONNECTIONS_MAX)
+            self._transport.abort()
+            return
+        self._server.connections.add(self)
+        hello = self._server.hello
+        # The transport's own socket cannot send descriptors; a duplicate of it can. A new socket's
+        # buffer always has room for these few bytes.
+        with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as direct:
+            socket.send_fds(direct, [_LENGTH.pack(len(hello)) + hello], [self._server.arena.fd])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for call in self._calls:
+            call.cancel()
+        self._server.connections.discard(self)
+        self._server.service.disconnected(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        at = 0
+        while len(self._received) - at >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._received, at)
+            if length > MESSAGE_BYTES_MAX:
+                log.warning("local_frame_too_large bytes=%d limit=%d", length, MESSAGE_BYTES_MAX)
+                self.close()
+                return
+            end = at + _LENGTH.size + length
+            if end > len(self._received):
+                break
+            self._begin(bytes(self._received[at + _LENGTH.size : end]))
+            at = end
+        del self._received[:at]
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+        self._throttle()
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self._throttle()
+
+    def close(self) -> None:
+        """End the connection."""
+        assert self._transport is not None
+        self._transport.abort()
+
+    def _begin(self, raw: bytes) -> None:
+        try:
+            request = pb.LocalRequest.FromString(raw)
+        except DecodeError:
+            log.warning("local_frame_is_no_request bytes=%d", len(raw))
+            self.close()
+            return
+        call = asyncio.get_running_loop().create_task(self._answer(request))
+        self._calls.add(call)
+        call.add_done_callback(self._ended)
+        self._throttle()
+
+    def _ended(self, call: "asyncio.Task[None]") -> None:
+        self._calls.discard(call)
+        self._throttle()
+
+    def _throttle(self) -> None:
+        """Read no further call while too many are running or the client does not read its answers."""
+        assert self._transport is not None
+        if self._transport.is_closing():
+            return
+        if self._is_writable and len(self._calls) < _CALLS_PER_CONNECTION_MAX:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    async def _answer(self, request: pb.LocalRequest) -> None:
+        response = pb.LocalResponse(id=request.id)
+        name = request.WhichOneof("call")
+        with self._server.timer.time("local", name or "none"):
+            try:
+                await self._call(name, request, response)
+            except StockpotError as error:
+                response.error.code = status_code(error).value[0]
+                response.error.message = str(error)
+        assert self._transport is not None
+        raw = response.SerializeToString()
+        self._transport.write(_LENGTH.pack(len(raw)) + raw)
+
+    async def _call(self, name: str | None, request: pb.LocalRequest, response: pb.LocalResponse) -> None:
+        service = self._server.service
+        match name:
+            case "match":
+                response.match.CopyFrom(service.match(request.match))
+            case "acquire":
+                response.acquire.CopyFrom(await service.acquire(request.acquire, self))
+            case "release":
+                response.release.CopyFrom(service.release(request.release))
+            case "put_begin":
+                response.put_begun.CopyFrom(service.put_begin(request.put_begin, self))
+            case "put_commit":
+                response.put_committed.CopyFrom(service.put_commit(request.put_commit, self))
+            case "open_namespace":
+                response.open_namespace.CopyFrom(await service.open_namespace(request.open_namespace))
+            case _:
+                raise CallerError("request names no call that this node knows")
+
+
+def _bound_socket(path: Path) -> socket.socket:
+    """A socket on `path` for this user only. Raises: ConfigError."""
+    try:
+        _remove_dead_socket(path)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        listening.bind(str(path))
+        path.chmod(0o600)
+    except OSError as error:
+        raise ConfigError(f"local_socket {path} cannot be used: {error.strerror}") from error
+    return listening
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _remove_dead_socket(path: Path) -> None:
+    """Remove a socket that a killed node left. Raises: ConfigError when a node still answers on it."""
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink()
+            return
+    raise ConfigError(f"local_socket {path} is another node's: give this one its own")

@@ -1,0 +1,113 @@
+"""All metrics of a storage node, and the small HTTP server that shows them.
+
+Counts that the node keeps anyway are read when Prometheus asks; only call times are recorded as they
+happen. Served on the node's own loop, since state belongs to its one task.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from kvstore.wire import kvstore_pb2 as pb
+
+_CALL_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+_COUNTERS = (
+    ("blocks_asked", "Blocks asked for by Acquire and Get."),
+    ("blocks_hit_memory", "Blocks found in memory."),
+    ("blocks_hit_disk", "Blocks found on disk."),
+    ("blocks_stored", "Blocks committed."),
+    ("blocks_evicted", "Blocks evicted from memory."),
+    ("blocks_corrupt", "Blocks dropped because their checksum was wrong."),
+    ("bytes_read", "Bytes of blocks leased or sent."),
+    ("bytes_written", "Bytes of blocks committed."),
+)
+_TIERS = (
+    ("blocks", "Blocks in the tier."),
+    ("bytes_used", "Bytes in use."),
+    ("bytes_max", "Bytes that the tier may use."),
+    ("bytes_free_largest", "Bytes of the largest value that fits without evicting."),
+    ("is_on", "1 while the tier is written to."),
+)
+_REQUEST_TIMEOUT_S = 5.0
+
+
+class CallTimer:
+    """Times of calls, by transport and name."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "stockpot_node_call_seconds",
+            "Time of a call in the node.",
+            ["transport", "call"],
+            buckets=_CALL_BUCKETS_S,
+            registry=registry,
+        )
+
+    @contextmanager
+    def time(self, transport: str, call: str) -> Iterator[None]:
+        """Record how long the body takes."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds.labels(transport, call).observe(time.perf_counter() - start)
+
+
+class NodeCollector(Collector):
+    """The node's own counts as metrics."""
+
+    def __init__(self, stats: Callable[[], pb.StatsResponse], fragmentation: Callable[[], float]) -> None:
+        self._stats = stats
+        self._fragmentation = fragmentation
+
+    def collect(self) -> Iterator[Metric]:
+        """Read everything now."""
+        stats = self._stats()
+        for name, text in _COUNTERS:
+            yield CounterMetricFamily(f"stockpot_node_{name}", text, value=getattr(stats, name))
+        for name, text in _TIERS:
+            family = GaugeMetricFamily(f"stockpot_node_tier_{name}", text, labels=["tier"])
+            for tier in stats.tiers:
+                family.add_metric([pb.Tier.Name(tier.tier).removeprefix("TIER_").lower()], float(getattr(tier, name)))
+            yield family
+        yield GaugeMetricFamily("stockpot_node_leases", "Leases running.", value=stats.leases)
+        yield GaugeMetricFamily(
+            "stockpot_node_blocks_to_demote", "Blocks waiting for the disk.", value=stats.blocks_to_demote
+        )
+        yield GaugeMetricFamily(
+            "stockpot_node_arena_fragmentation", "0: free memory is in one piece.", value=self._fragmentation()
+        )
+        arena = GaugeMetricFamily("stockpot_node_arena_pages", "Kind of pages of the arena.", labels=["pages"])
+        arena.add_metric([stats.arena_pages], 1)
+        yield arena
+
+
+async def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> asyncio.Server:
+    """Answer `GET /metrics` on `host:port` (0: a free one) until the server is closed."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                is_known = head.split(b" ", 2)[:2] == [b"GET", b"/metrics"]
+                body = generate_latest(registry) if is_known else b"only GET /metrics is here\n"
+                status = "200 OK" if is_known else "404 Not Found"
+                writer.write(
+                    f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE_LATEST}\r\n"
+                    f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+                )
+                writer.write(body)
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # the client's trouble, and nothing of ours depends on it
+        finally:
+            writer.close()
+
+    return await asyncio.start_server(answer, host, port)

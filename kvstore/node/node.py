@@ -1,0 +1,125 @@
+"""A storage node put together: arena, store, disk tier, service and its transports.
+
+Starts from below and stops from above. The process around it is `__main__`; tests run it in their own.
+"""
+
+import asyncio
+import logging
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from kvstore.core.errors import ConfigError
+from kvstore.node.arena import Arena
+from kvstore.node.checking import fingerprint_of
+from kvstore.node.disk import DiskTier
+from kvstore.node.disk_folder import open_data_folder
+from kvstore.node.disk_io import DiskIO, SystemDiskIO
+from kvstore.node.grpc_server import GrpcServer
+from kvstore.node.local import LocalServer
+from kvstore.node.metrics import CallTimer, NodeCollector, serve_metrics
+from kvstore.node.observing import Observer
+from kvstore.node.service import Service
+from kvstore.node.settings import NodeSettings, check_settings, limits_of
+from kvstore.node.store import BlockStore
+from kvstore.node.tiering import Demoter, DiskParts, Promoter
+from kvstore.wire import kvstore_pb2 as pb
+
+_EXPIRY_PERIOD_S = 0.25
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a running node answers; empty for what it does not offer."""
+
+    grpc: str
+    local_socket: str
+    metrics: str
+
+
+class Node:
+    """One storage node. Raises (on creation): ConfigError for a setting that cannot work."""
+
+    def __init__(self, settings: NodeSettings, io: DiskIO | None = None) -> None:
+        check_settings(settings)
+        self._settings = settings
+        self._io = io or SystemDiskIO()
+        # The folder first: what is wrong with it shows before memory is taken.
+        self._folder = (
+            open_data_folder(Path(settings.data_dir), settings.disk_bytes_max, self._io) if settings.data_dir else None
+        )
+        self.arena = Arena(settings.arena_bytes, require_hugepages=settings.require_hugepages)
+        self.store = BlockStore(settings.arena_bytes, time.monotonic, settings.event_log_events)
+
+    async def run(self, started: "asyncio.Future[Addresses]", stop: asyncio.Event) -> None:
+        """Serve until `stop` is set; `started` gets the addresses. Raises: ConfigError."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                disk = self._open_disk(tasks)
+                background = [tasks.create_task(self._expire_leases())]
+                if disk is not None:
+                    background.append(tasks.create_task(disk.demoter.run()))
+                try:
+                    await self._serve(disk, started, stop)
+                finally:
+                    for task in background:
+                        task.cancel()
+                    await asyncio.wait(background)
+                    if disk is not None:
+                        await disk.close(self._settings.stop_deadline_ms / 1000)
+        finally:
+            self.arena.close()
+
+    async def _serve(self, disk: DiskParts | None, started: "asyncio.Future[Addresses]", stop: asyncio.Event) -> None:
+        settings = self._settings
+        socket_path = settings.local_socket or ""
+        service = Service(self.store, self.arena, limits_of(settings), socket_path, disk)
+        observer = Observer(self.store, self.arena, socket_path, disk)
+        registry = CollectorRegistry()
+        registry.register(NodeCollector(observer.stats, lambda: self.store.allocator.fragmentation))
+        timer = CallTimer(registry)
+        async with AsyncExitStack() as running:
+            if socket_path:
+                local = LocalServer(service, self.arena, observer.incarnation, timer)
+                await local.start(Path(socket_path))
+                running.push_async_callback(local.stop, Path(socket_path))
+            metrics_address = await self._serve_metrics(registry, running)
+            server = GrpcServer(service, observer, timer)
+            running.push_async_callback(server.stop, settings.stop_deadline_ms / 1000)
+            address = await server.start(settings.listen)
+            started.set_result(Addresses(address, socket_path, metrics_address))
+            await stop.wait()
+
+    async def _serve_metrics(self, registry: CollectorRegistry, running: AsyncExitStack) -> str:
+        if self._settings.metrics_port is None:
+            return ""
+        host = self._settings.listen.rpartition(":")[0]
+        try:
+            server = await serve_metrics(registry, host, self._settings.metrics_port)
+        except OSError as error:
+            raise ConfigError(f"metrics_port {self._settings.metrics_port} cannot be used: {error.strerror}") from error
+        running.callback(server.close)
+        return f"{host}:{server.sockets[0].getsockname()[1]}"
+
+    def _open_disk(self, tasks: asyncio.TaskGroup) -> DiskParts | None:
+        if self._folder is None:
+            return None
+        settings, folder = self._settings, self._folder
+        tier = DiskTier(folder, self._io, settings.segment_bytes, settings.disk_bytes_max, self.store.forget_disk)
+        for namespace, raw in folder.index.namespaces().items():
+            self.store.open_namespace(namespace, fingerprint_of(pb.Fingerprint.FromString(raw)).shard_count)
+        for value in folder.values:
+            self.store.restore(value.id, value.size, value.parent_key, value.checksum, value.place)
+        log.info("disk_tier_open blocks=%d segments=%d", len(folder.values), len(folder.segments))
+        demoter = Demoter(self.store, self.arena, tier, settings.demote_queue_blocks)
+        return DiskParts(tier, demoter, Promoter(self.store, self.arena, tier, tasks))
+
+    async def _expire_leases(self) -> None:
+        while True:
+            await asyncio.sleep(_EXPIRY_PERIOD_S)
+            self.store.end_expired()

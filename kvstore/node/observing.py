@@ -1,0 +1,103 @@
+"""`Stats` and `Watch`: the calls that only look."""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+
+from kvstore.core.keys import NamespaceId
+from kvstore.node.arena import Arena
+from kvstore.node.blocks import IN_MEMORY, State
+from kvstore.node.store import BlockStore
+from kvstore.node.tiering import DiskParts
+from kvstore.wire import kvstore_pb2 as pb
+
+_EVENTS_PER_MESSAGE = 1024  # about 150 KB
+
+
+class Observer:
+    """What a node tells about itself."""
+
+    def __init__(self, store: BlockStore, arena: Arena, local_socket: str, disk: DiskParts | None) -> None:
+        self._store = store
+        self._arena = arena
+        self._local_socket = local_socket
+        self._disk = disk
+        self.incarnation = secrets.randbits(63) | 1
+
+    def stats(self) -> pb.StatsResponse:
+        """See the proto."""
+        traffic = self._store.traffic
+        return pb.StatsResponse(
+            incarnation=self.incarnation,
+            tiers=self._tiers(),
+            leases=len(self._store.leases),
+            blocks_asked=traffic.blocks_asked,
+            blocks_hit_memory=traffic.blocks_hit_memory,
+            blocks_hit_disk=traffic.blocks_hit_disk,
+            blocks_stored=traffic.blocks_stored,
+            blocks_evicted=traffic.blocks_evicted,
+            blocks_corrupt=traffic.blocks_corrupt,
+            bytes_read=traffic.bytes_read,
+            bytes_written=traffic.bytes_written,
+            arena_pages=self._arena.pages,
+            local_socket=self._local_socket,
+            blocks_to_demote=len(self._disk.demoter) if self._disk else 0,
+        )
+
+    async def watch(self, request: pb.WatchRequest) -> AsyncIterator[pb.WatchResponse]:
+        """A snapshot, unless the cursor can be resumed, then changes without end."""
+        events = self._store.events
+        sequence = request.sequence
+        is_resumed = request.incarnation == self.incarnation and sequence > 0 and events.is_known(sequence)
+        while True:
+            if not is_resumed:
+                sequence = events.last_sequence
+                for message in self._snapshot(NamespaceId(request.namespace_id), sequence):
+                    yield message
+            while events.is_known(sequence):
+                await events.wait_after(sequence)
+                if not events.is_known(sequence):
+                    break
+                news = events.after(sequence, _EVENTS_PER_MESSAGE)
+                sequence += len(news)
+                wanted = [each for each in news if request.namespace_id in (b"", each.namespace_id)]
+                yield pb.WatchResponse(incarnation=self.incarnation, sequence=sequence, events=wanted)
+            is_resumed = False  # the watcher was too slow for the log: begin again
+
+    def _snapshot(self, namespace: NamespaceId, sequence: int) -> Iterator[pb.WatchResponse]:
+        """Blocks as they were when it began; what leaves meanwhile is told by the events that follow."""
+        blocks = [block for block in self._store.index.blocks(namespace or None) if block.id.shard == 0]
+        starts = range(0, max(1, len(blocks)), _EVENTS_PER_MESSAGE)
+        for start in starts:
+            told = [self._store.stored_event(block) for block in blocks[start : start + _EVENTS_PER_MESSAGE]]
+            yield pb.WatchResponse(
+                incarnation=self.incarnation,
+                sequence=sequence,
+                is_reset=start == 0,
+                is_snapshot_end=start == starts[-1],
+                events=[event for event in told if event is not None],
+            )
+
+    def _tiers(self) -> list[pb.TierStats]:
+        index, allocator = self._store.index, self._store.allocator
+        memory = pb.TierStats(
+            tier=pb.TIER_MEMORY,
+            blocks=sum(index.counts[state] for state in IN_MEMORY),
+            bytes_used=allocator.bytes_used,
+            bytes_max=allocator.capacity,
+            bytes_free_largest=allocator.bytes_free_largest,
+            is_on=True,
+        )
+        if self._disk is None:
+            return [memory]
+        tier = self._disk.tier
+        on_disk = (State.BOTH, State.DISK, State.PROMOTING)
+        disk = pb.TierStats(
+            tier=pb.TIER_DISK,
+            blocks=sum(index.counts[state] for state in on_disk),
+            bytes_used=sum(index.bytes[state] for state in on_disk),
+            bytes_max=tier.segments.bytes_max,
+            bytes_free_largest=min(tier.segments.bytes_free, tier.segments.segment_bytes),
+            is_on=not tier.off_reason,
+            reason=tier.off_reason,
+        )
+        return [memory, disk]

@@ -1,0 +1,208 @@
+"""The calls of `kvstore.v1`, each once, for whatever transport: messages in, messages out.
+
+Runs on the node's one task, so between two awaits the state is its own. Errors are those of
+`kvstore.core.errors`; the transports map them to codes (rpc_codes).
+"""
+
+from collections.abc import AsyncIterator, Iterator
+
+from kvstore.core.errors import CallerError, LeaseExpiredError, LimitError
+from kvstore.core.keys import NamespaceId
+from kvstore.node import checking
+from kvstore.node.arena import Arena
+from kvstore.node.blocks import Block
+from kvstore.node.filling import NetworkFill
+from kvstore.node.leases import LeaseKind, Owner
+from kvstore.node.reading import HeldBlock, hold_blocks, let_go
+from kvstore.node.settings import Limits
+from kvstore.node.store import BlockStore
+from kvstore.node.tiering import DiskParts
+from kvstore.wire import kvstore_pb2 as pb
+from kvstore.wire_codec import DATA_BYTES_MAX, PutChunk, decode_put_request, encode_get_frame
+
+_NAMESPACES_MAX = 65_536
+_EPOCH = 1  # no call grows it yet
+_GET_WINDOW_BLOCKS = 16  # held at once by one Get: enough for parallel disk reads, few enough to share the arena
+
+
+class Service:
+    """All calls but Stats and Watch, which only look (see observing)."""
+
+    def __init__(self, store: BlockStore, arena: Arena, limits: Limits, local_socket: str, disk: DiskParts | None):
+        self._store = store
+        self._arena = arena
+        self._limits = limits
+        self._local_socket = local_socket
+        self._disk = disk
+        self._promoter = disk.promoter if disk else None
+
+    async def open_namespace(self, request: pb.OpenNamespaceRequest) -> pb.OpenNamespaceResponse:
+        """See the proto."""
+        fingerprint = checking.fingerprint_of(request.fingerprint)
+        namespace = fingerprint.namespace_id()
+        known = self._store.namespaces()
+        if namespace not in known:
+            if len(known) >= _NAMESPACES_MAX:
+                raise LimitError(f"node has {_NAMESPACES_MAX} namespaces, its limit", retry_after_s=60)
+            self._store.open_namespace(namespace, fingerprint.shard_count)
+            if self._disk is not None:
+                await self._disk.tier.save_namespace(namespace, request.fingerprint.SerializeToString())
+        return pb.OpenNamespaceResponse(
+            namespace_id=namespace,
+            epoch=_EPOCH,
+            value_bytes_max=self._limits.value_bytes_max,
+            items_max=self._limits.items_max,
+            lease_ttl_ms=self._limits.lease_ttl_ms,
+            lease_ttl_ms_max=self._limits.lease_ttl_ms_max,
+            local_socket=self._local_socket,
+        )
+
+    def match(self, request: pb.MatchRequest) -> pb.MatchResponse:
+        """See the proto."""
+        namespace = NamespaceId(request.namespace_id)
+        shard_count = self._store.shard_count(namespace)
+        checking.check_keys(request.keys, self._limits)
+        matched = self._store.index.match(namespace, request.keys, shard_count)
+        return pb.MatchResponse(blocks=matched.blocks, blocks_in_memory=matched.blocks_in_memory, bytes=matched.bytes)
+
+    async def acquire(self, request: pb.AcquireRequest, owner: Owner | None) -> pb.AcquireResponse:
+        """See the proto. The lease ends with `owner`, if any."""
+        namespace = NamespaceId(request.namespace_id)
+        shard_count = self._store.shard_count(namespace)
+        block_ids = checking.block_ids(namespace, request.blocks, shard_count, self._limits)
+        ttl_s = checking.ttl_s(request.ttl_ms, self._limits)
+        held = await hold_blocks(self._store, self._promoter, block_ids, request.prefix_only)
+        response = pb.AcquireResponse(items=map(_acquire_item, held), ttl_ms=round(ttl_s * 1000))
+        if blocks := [item.block for item in held if item.block is not None]:
+            response.lease_id = self._store.grant_read(blocks, ttl_s, owner).id
+        return response
+
+    def release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
+        """See the proto."""
+        checking.check_count(len(request.lease_ids), self._limits)
+        return pb.ReleaseResponse(released=self._store.release(request.lease_ids))
+
+    async def get(self, request: pb.GetRequest) -> AsyncIterator[bytes]:
+        """Frames of `GetResponse`, serialised. Blocks are held a few at a time."""
+        namespace = NamespaceId(request.namespace_id)
+        shard_count = self._store.shard_count(namespace)
+        block_ids = checking.block_ids(namespace, request.blocks, shard_count, self._limits)
+        index = 0
+        for start in range(0, len(block_ids), _GET_WINDOW_BLOCKS):
+            window = block_ids[start : start + _GET_WINDOW_BLOCKS]
+            held = await hold_blocks(self._store, self._promoter, window, request.prefix_only)
+            try:
+                self._store.index.touch([item.block for item in held if item.block is not None])
+                for item in held:
+                    if item.block is None:
+                        yield encode_get_frame(index, item.status)
+                    else:
+                        for frame in self._frames(index, item.block, request):
+                            yield frame
+                    index += 1
+            finally:
+                let_go(self._store, held)
+            if request.prefix_only and any(item.block is None for item in held):
+                break
+        for missing in range(index, len(block_ids)):
+            yield encode_get_frame(missing, pb.STATUS_MISS)
+
+    async def put(self, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Serialised `PutResponse`s to the serialised steps of one stream."""
+        fill: NetworkFill | None = None
+        begun: pb.PutBegin | None = None
+        try:
+            async for raw in requests:
+                step = decode_put_request(raw)
+                if isinstance(step, PutChunk):
+                    if fill is None:
+                        raise CallerError("chunk without a begin that wanted it")
+                    fill.write(step)
+                elif step.WhichOneof("step") == "begin" and begun is None:
+                    begun = step.begin
+                    answer, fill = self._begin_network_fill(begun)
+                    yield pb.PutResponse(begun=answer).SerializeToString()
+                elif step.WhichOneof("step") == "commit" and begun is not None:
+                    yield pb.PutResponse(
+                        committed=self._commit_network_fill(fill, step.commit, len(begun.items))
+                    ).SerializeToString()
+                    return
+                else:
+                    raise CallerError("a Put stream is one begin, chunks, and one commit")
+        finally:
+            if fill is not None:
+                fill.give_up()
+
+    def put_begin(self, request: pb.PutBegin, owner: Owner | None) -> pb.PutBegun:
+        """See the proto. The reservation ends with `owner`, if any."""
+        namespace = NamespaceId(request.namespace_id)
+        shard_count = self._store.shard_count(namespace)
+        plans = checking.put_plans(namespace, request.items, shard_count, self._limits)
+        self._store.end_expired()
+        reservation = self._store.reserve(plans, checking.ttl_s(request.ttl_ms, self._limits), owner)
+        begun = pb.PutBegun(lease_id=reservation.lease.id if reservation.lease else 0)
+        blocks = reservation.lease.items if reservation.lease else [None] * len(plans)
+        for status, block in zip(reservation.statuses, blocks, strict=True):
+            place = pb.Place(offset=block.offset, size=block.size) if block is not None else None
+            begun.items.append(pb.PutBegunItem(status=status, place=place))
+        return begun
+
+    def put_commit(self, request: pb.PutCommit, owner: Owner) -> pb.PutCommitted:
+        """Commit of a local writer, who filled the arena itself and vouches for the checksums."""
+        self._store.end_expired()
+        lease = self._store.leases.find(request.lease_id, LeaseKind.FILL)
+        if lease is None or lease.owner is not owner:
+            raise LeaseExpiredError("the reservation is unknown or ran out: begin again")
+        checking.check_commit(request.items, len(lease.items))
+        checksums = {block: item.checksum for item in request.items if (block := lease.items[item.index])}
+        stored = self._store.commit(lease, checksums)
+        self._enqueue(stored)
+        answers = [lease.items[item.index] for item in request.items]
+        return pb.PutCommitted(statuses=[stored[block] if block else pb.STATUS_REJECTED for block in answers])
+
+    def disconnected(self, owner: Owner) -> None:
+        """Give back everything that `owner` leased."""
+        self._store.end_owned(owner)
+
+    def _begin_network_fill(self, request: pb.PutBegin) -> tuple[pb.PutBegun, NetworkFill | None]:
+        begun = self.put_begin(request, None)
+        lease = self._store.leases.find(begun.lease_id, LeaseKind.FILL)
+        return begun, NetworkFill(self._store, self._arena, lease) if lease else None
+
+    def _commit_network_fill(self, fill: NetworkFill | None, commit: pb.PutCommit, n_begun: int) -> pb.PutCommitted:
+        checking.check_commit(commit.items, n_begun)
+        if fill is None or not fill.is_running():
+            return pb.PutCommitted(statuses=[pb.STATUS_REJECTED] * len(commit.items))
+        proven = [fill.proven(item) for item in commit.items]
+        checksums = {block: item.checksum for block, item in zip(proven, commit.items, strict=True) if block}
+        stored = self._store.commit(fill.lease, checksums)
+        self._enqueue(stored)
+        return pb.PutCommitted(statuses=[stored[block] if block else pb.STATUS_REJECTED for block in proven])
+
+    def _enqueue(self, stored: dict[Block, pb.Status]) -> None:
+        if self._disk is not None:
+            self._disk.demoter.enqueue([block for block, status in stored.items() if status == pb.STATUS_STORED])
+
+    def _frames(self, index: int, block: Block, request: pb.GetRequest) -> Iterator[bytes]:
+        start = request.range_offset
+        end = start + request.range_length if request.range_length else block.size
+        if not start <= end <= block.size:
+            raise CallerError(f"range {start} to {end} is beyond the value's {block.size} bytes")
+        value = self._arena.view(block.offset, block.size)
+        checksum = block.checksum
+        while True:
+            data = value[start : min(start + DATA_BYTES_MAX, end)]
+            yield encode_get_frame(index, pb.STATUS_OK, block.size, start, checksum, data)
+            self._store.traffic.bytes_read += len(data)
+            start += len(data)
+            checksum = b""
+            if start == end:
+                return
+
+
+def _acquire_item(held: HeldBlock) -> pb.AcquireItem:
+    block = held.block
+    if block is None:
+        return pb.AcquireItem(status=held.status)
+    place = pb.Place(offset=block.offset, size=block.size)
+    return pb.AcquireItem(status=held.status, place=place, tier=held.tier, checksum=block.checksum)

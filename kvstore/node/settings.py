@@ -1,0 +1,90 @@
+"""Settings of a storage node: the struct, its limits and what must fit together."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from kvstore.core.errors import ConfigError
+from kvstore.wire_codec import MESSAGE_BYTES_MAX
+
+_UNIX_PATH_BYTES_MAX = 107  # sun_path of sockaddr_un, less its terminator
+
+
+class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One storage node. Sizes in bytes, times in milliseconds."""
+
+    listen: Annotated[str, Meta(description="address of the gRPC server; port 0 picks a free one")] = "127.0.0.1:0"
+    arena_bytes: Annotated[int, Meta(ge=4096, description="memory for values, taken at start")] = 1 << 30
+    require_hugepages: Annotated[bool, Meta(description="refuse to start without huge pages")] = False
+    data_dir: Annotated[str | None, Meta(description="folder of the disk tier; none: memory only")] = None
+    disk_bytes_max: Annotated[int, Meta(ge=8192, description="disk space for values")] = 16 << 30
+    segment_bytes: Annotated[int, Meta(ge=4096, description="size of one segment file")] = 256 << 20
+    local_socket: Annotated[str | None, Meta(description="unix socket for clients of this host")] = None
+    metrics_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65535)] | None, Meta(description="Prometheus port; 0 picks a free one")
+    ] = None
+    ready_file: Annotated[str | None, Meta(description="written with the addresses once the node is ready")] = None
+    lease_ttl_ms: Annotated[int, Meta(ge=1, description="lifetime of a lease that names no other")] = 10_000
+    lease_ttl_ms_max: Annotated[int, Meta(ge=1, description="longest lifetime of a lease")] = 60_000
+    value_bytes_max: Annotated[int, Meta(ge=1, description="largest value of one block")] = 64 << 20
+    items_max: Annotated[int, Meta(ge=1, le=65536, description="most blocks or keys of one call")] = 16_384
+    event_log_events: Annotated[int, Meta(ge=1, description="events kept for watchers that resume")] = 65_536
+    demote_queue_blocks: Annotated[int, Meta(ge=1, description="blocks that wait for the disk")] = 65_536
+    stop_deadline_ms: Annotated[int, Meta(ge=0, description="time to finish calls and writes at the end")] = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one call may ask for."""
+
+    value_bytes_max: int
+    items_max: int
+    lease_ttl_ms: int
+    lease_ttl_ms_max: int
+
+
+def limits_of(settings: NodeSettings) -> Limits:
+    """The limits that clients are told; a value never exceeds the arena."""
+    return Limits(
+        min(settings.value_bytes_max, settings.arena_bytes),
+        settings.items_max,
+        settings.lease_ttl_ms,
+        settings.lease_ttl_ms_max,
+    )
+
+
+def check_settings(settings: NodeSettings) -> None:
+    """Raises: ConfigError when settings contradict each other; the message says what to change."""
+    host, _, port = settings.listen.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"listen is {settings.listen!r}, expected HOST:PORT")
+    if settings.lease_ttl_ms > settings.lease_ttl_ms_max:
+        raise ConfigError(
+            f"lease_ttl_ms is {settings.lease_ttl_ms}, above lease_ttl_ms_max {settings.lease_ttl_ms_max}"
+        )
+    if settings.items_max * 128 > MESSAGE_BYTES_MAX:  # a PutItem with keys of 32 bytes takes less than 128
+        raise ConfigError(f"items_max is {settings.items_max}, more than fits one message of {MESSAGE_BYTES_MAX} bytes")
+    if settings.local_socket is not None and len(settings.local_socket.encode()) > _UNIX_PATH_BYTES_MAX:
+        raise ConfigError(f"local_socket is longer than the {_UNIX_PATH_BYTES_MAX} bytes that a unix socket may have")
+    if settings.data_dir is not None:
+        _check_disk(settings)
+
+
+def _check_disk(settings: NodeSettings) -> None:
+    if settings.segment_bytes % 4096:
+        raise ConfigError(f"segment_bytes is {settings.segment_bytes}, expected a multiple of 4096")
+    if settings.disk_bytes_max < 2 * settings.segment_bytes:
+        raise ConfigError(
+            f"disk_bytes_max is {settings.disk_bytes_max}, expected at least two segments of {settings.segment_bytes}"
+        )
+    if limits_of(settings).value_bytes_max > settings.segment_bytes:
+        raise ConfigError(
+            f"segment_bytes is {settings.segment_bytes}, but a value may have {settings.value_bytes_max}: "
+            "raise the first or lower value_bytes_max"
+        )
+    assert settings.data_dir is not None
+    if Path(settings.data_dir).exists() and not Path(settings.data_dir).is_dir():
+        raise ConfigError(f"data_dir {settings.data_dir} is not a folder")
