@@ -12,9 +12,12 @@ class GatewayMetrics:
         self.registry = CollectorRegistry()
         self.turns = Counter(
             "stockpot_gateway_turns",
-            "Turns that ended, by how: stop, length, refused, busy, unavailable, cancelled, cut, bug.",
+            "Turns that ended, by how: stop, length, cancelled (client left), failed (before it began), cut (after).",
             ["outcome"],
             registry=self.registry,
+        )
+        self.refused = Counter(
+            "stockpot_gateway_refused_requests", "Error answers, by status.", ["status"], registry=self.registry
         )
         self.turns_running = Gauge("stockpot_gateway_turns_running", "Turns now.", registry=self.registry)
         self.retries = Counter(
@@ -38,7 +41,7 @@ class GatewayMetrics:
             buckets=_TTFT_BUCKETS_S,
             registry=self.registry,
         )
-        self.tokenise = Histogram(
+        self.prepare = Histogram(
             "stockpot_gateway_prepare_seconds",
             "From a turn's arrival to its routing: parse, render, tokenise, hash, match.",
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1),
