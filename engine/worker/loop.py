@@ -19,9 +19,9 @@ import numpy as np
 from engine.llama.context import Batch, DecodeResult, LlamaContext
 from engine.worker.blocks import BlockMover
 from engine.worker.schedule import Chunk, plan_batch, youngest
-from engine.worker.slots import SlotTable
+from engine.worker.slots import SlotState, SlotTable
 from engine.worker.turn import Admitted, Delta, Finished, FinishReason, PromptDone, Turn, TurnState
-from kvstore.core.keys import BlockKey, as_tokens, extend_chain
+from kvstore.core.keys import BlockKey, NamespaceId, Tokens, as_tokens, extend_chain
 
 log = logging.getLogger(__name__)
 
@@ -155,8 +155,7 @@ class ModelLoop:
         while self._queued:
             turn = self._queued[0]
             tokens = turn.tokens(0, turn.length)
-            needed = len(tokens) + _ADMISSION_MARGIN_CELLS
-            if self._running and self._table.cells_available() < needed:
+            if self._running and not self._has_cells_for(turn.namespace, tokens):
                 return
             claim = self._table.claim(turn.namespace, tokens)
             if claim is None:
@@ -171,6 +170,13 @@ class ModelLoop:
             turn.state, turn.admitted_s = TurnState.RESTORING, time.monotonic()
             self._running.append(turn)
             turn.emit(Admitted(claim.hot_tokens))
+
+    def _has_cells_for(self, namespace: NamespaceId, tokens: Tokens) -> bool:
+        """Whether a new turn fits beside what the running ones hold and have yet to compute."""
+        source, hot = self._table.match(namespace, tokens)
+        shared = hot if source and self._table.slot(source).state is SlotState.BUSY else 0
+        promised = sum(turn.missing for turn in self._running)
+        return self._table.cells_available() - promised >= len(tokens) - shared + _ADMISSION_MARGIN_CELLS
 
     def restore_block(self, turn: Turn, index: int, value: memoryview) -> bool:
         """Append block `index` to the turn's slot. A job: call through `run`.

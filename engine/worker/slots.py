@@ -100,10 +100,12 @@ class SlotTable:
         """Lend a slot for a turn with these `tokens`; None when every slot is busy.
 
         At least the last token is left to compute, for its logits. The slot that holds the prefix is
-        reused in place when the turn extends most of it, and copied from otherwise: a sibling that
-        shares only the system prompt must not cost the session that is kept there."""
+        reused in place when the turn extends it (to within a block, since an answer's end may have been
+        tokenised otherwise), and copied from otherwise: a sibling that shares only the system prompt must
+        not cost the session that is kept there."""
         source, hot = self.match(namespace, tokens[:-1])
-        if source and self.slot(source).state is SlotState.IDLE and 2 * hot > self.slot(source).length:
+        is_extended = source and self.slot(source).length - hot <= self._block_tokens
+        if is_extended and self.slot(source).state is SlotState.IDLE:
             target = self.slot(source)
             self.truncate(source, hot)
         else:
