@@ -65,6 +65,10 @@ class Estimate:
     """The worker's load, which breaks ties."""
 
     @property
+    def tokens_cached(self) -> int:
+        return self.tokens_hot + self.tokens_restored
+
+    @property
     def ttft_s(self) -> float:
         return self.queue_s + self.restore_s + self.prefill_s
 

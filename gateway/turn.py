@@ -57,8 +57,8 @@ class Answer:
 
     worker: str = ""
     prompt: pb.PromptDone = field(default_factory=pb.PromptDone)
-    predicted_tokens: int = 0
-    """Prompt tokens that the router expected to be hot or restored."""
+    estimate: Estimate | None = None
+    """What the router expected of the worker."""
     pieces: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     tokens: int = 0
@@ -72,10 +72,10 @@ class Answer:
     def text(self) -> str:
         return "".join(self.pieces)
 
-    def begin_on(self, estimate: Estimate) -> None:
-        """Forget an earlier attempt: the turn starts at this worker."""
-        self.worker = estimate.worker
-        self.predicted_tokens = estimate.tokens_hot + estimate.tokens_restored
+    def begin_on(self, worker: str, estimate: Estimate) -> None:
+        """Forget an earlier attempt: the turn starts at `worker`."""
+        self.worker = worker
+        self.estimate = estimate
         self.prompt = pb.PromptDone()
         self.pieces.clear()
         self.token_ids.clear()
@@ -110,7 +110,7 @@ class TurnRunner:
         failed: dict[str, LimitError | UnavailableError] = {}
         while True:
             worker, estimate = self._route(turn, failed)
-            answer.begin_on(estimate)
+            answer.begin_on(worker.name, estimate)
             try:
                 async with contextlib.aclosing(self._run_on(worker, estimate, turn, answer)) as pieces:
                     async for piece in pieces:

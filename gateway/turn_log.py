@@ -28,8 +28,9 @@ class TurnLog:
         """One line. `outcome`: stop, length; cancelled (the client left), failed (before it began), cut (after)."""
         self._metrics.turns.labels(outcome).inc()
         self._metrics.answer_tokens.inc(len(answer.token_ids))
-        self._metrics.predicted_tokens.inc(answer.predicted_tokens)
-        prompt = answer.prompt
+        prompt, predicted = answer.prompt, answer.estimate
+        predicted_tokens = predicted.tokens_cached if predicted else 0
+        self._metrics.predicted_tokens.inc(predicted_tokens)
         for source, tokens in (
             ("hot", prompt.tokens_hot),
             ("restored", prompt.tokens_restored),
@@ -48,12 +49,13 @@ class TurnLog:
             tokens=len(turn.tokens),
             tokens_hot=prompt.tokens_hot,
             tokens_restored=prompt.tokens_restored,
-            tokens_predicted=answer.predicted_tokens,
+            tokens_predicted=predicted_tokens,
             tokens_out=len(answer.token_ids),
             retries=answer.retries,
             queue_ms=prompt.queue_ms,
             restore_ms=prompt.restore_ms,
             prefill_ms=prompt.prefill_ms,
+            ttft_predicted_ms=predicted.ttft_s * 1000 if predicted else 0.0,
             ttft_ms=answer.ttft_s * 1000,
             total_ms=(self._clock() - turn.arrived_s) * 1000,
         )

@@ -67,6 +67,11 @@ class Worker:
         self._on_the_way: dict[str, _OnTheWay] = {}
 
     @property
+    def name(self) -> str:
+        """What the worker calls itself, for logs and answers."""
+        return self.described.worker_id or self.address
+
+    @property
     def is_ready(self) -> bool:
         return self.is_connected and not self._load.is_draining
 
@@ -202,7 +207,7 @@ class WorkerPool:
                     worker.reported(message.load)
                 if not worker.is_connected:
                     self._set_connected(worker, True)
-                    log_event("worker_ready", worker=worker.address, id=described.worker_id, slots=described.slots)
+                    log_event("worker_ready", worker=worker.address, name=worker.name, slots=described.slots)
         raise UnavailableError("the worker ended its stream")
 
     async def _check_model(self, described: pb.DescribeResponse) -> None:
