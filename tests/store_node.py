@@ -32,7 +32,9 @@ class NodeProcess:
         self.ready_file = folder / "ready.json"
         self.ready_file.unlink(missing_ok=True)
         self.log = folder / "node.log"
-        arguments = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
+        arguments = [
+            f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in flags.items()
+        ]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "kvstore.node", f"--ready-file={self.ready_file}", *arguments],

@@ -31,9 +31,11 @@ class Demoter:
         self._disk = disk
         self._queue: deque[Block] = deque(maxlen=queue_blocks_max)
         self._filled = asyncio.Event()
+        self._in_flight = 0
 
     def __len__(self) -> int:
-        return len(self._queue)
+        """Blocks that wait for the disk, those being written included."""
+        return len(self._queue) + self._in_flight
 
     def enqueue(self, blocks: Sequence[Block]) -> None:
         """Have `blocks` written. When the queue is full its oldest stay in memory only."""
@@ -69,6 +71,7 @@ class Demoter:
         index, padded = self._store.index, self._store.allocator.padded
         for block in batch:
             index.pin(block)
+        self._in_flight = len(batch)
         places: Sequence[DiskPlace | None] = [None] * len(batch)
         try:
             places = await self._disk.write(
@@ -84,6 +87,7 @@ class Demoter:
                 ]
             )
         finally:
+            self._in_flight = 0
             for block, place in zip(batch, places, strict=True):
                 if place is not None:
                     index.demoted(block, place)
