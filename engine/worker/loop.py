@@ -187,12 +187,22 @@ class ModelLoop:
         if turn.state is not TurnState.RESTORING or turn.is_cancelled or not self._make_room(size):
             return False
         if turn.computed > index * size:  # a hot tail shorter than a block: the stored block covers it
-            self._table.truncate(turn.slot, index * size)
-            self._context.remove(turn.slot, index * size)
-            turn.tokens_hot = turn.computed = index * size
+            self.discard_blocks(turn, index)
         self._mover.restore(turn.slot, turn.header(index, size), value)
         turn.computed += size
         return True
+
+    def discard_blocks(self, turn: Turn, first: int) -> None:
+        """Forget what the restoring turn's slot holds from block `first` on. A job: call through `run`."""
+        if turn.state is TurnState.RESTORING:
+            self._cut(turn, min(turn.computed, first * self._settings.block_tokens))
+
+    def _cut(self, turn: Turn, length: int) -> None:
+        """Keep only the first `length` tokens of the turn's slot."""
+        self._table.truncate(turn.slot, length)
+        self._context.remove(turn.slot, length)
+        turn.computed = length
+        turn.tokens_hot = min(turn.tokens_hot, length)
 
     def export_block(self, turn: Turn, index: int, out: memoryview) -> bool:
         """Write block `index` of the turn into `out`; False when its KV is gone. A job: call through `run`."""
@@ -200,6 +210,9 @@ class ModelLoop:
 
     def _start_prefill(self, turn: Turn, tokens_restored: int) -> None:
         if turn.state is TurnState.RESTORING:
+            if turn.missing == 0:  # all of the prompt was stored; its last token is needed for its logits
+                self._cut(turn, turn.length - 1)
+                tokens_restored -= 1
             turn.tokens_restored = tokens_restored
             turn.restored_s = time.monotonic()
             turn.state = TurnState.PREFILL

@@ -123,7 +123,7 @@ async def _start_server(
     service: EngineService, listen: str
 ) -> "tuple[grpc.aio.Server, str, health.aio.HealthServicer]":
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20)])
-    pb_grpc.add_EngineServicer_to_server(service, server)
+    pb_grpc.add_EngineServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     health_service = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
     name = pb.DESCRIPTOR.services_by_name["Engine"].full_name

@@ -8,15 +8,16 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from engine.worker.loop import ModelLoop
 from engine.worker.turn import Turn
 from kvstore.client import FillItem, StoreClient
-from kvstore.core.errors import BlockCorruptError, StockpotError
-from kvstore.core.keys import BlockKey, NamespaceId
+from kvstore.core.errors import BlockCorruptError, LeaseExpiredError, StockpotError
+from kvstore.core.keys import NamespaceId
 from kvstore.core.namespace import Fingerprint
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,21 @@ class StoreCounters:
     exports_dropped: int = 0
     restore_bytes_per_s: float = 0.0
     """Smoothed over restores; 0 until measured."""
+
+
+class _Budget:
+    """Time that a restore may wait for the store; waiting for the model thread does not count."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left_s = seconds
+
+    @asynccontextmanager
+    async def spending(self) -> AsyncIterator[None]:
+        """Raises: TimeoutError when the budget runs out inside."""
+        started = time.monotonic()
+        async with asyncio.timeout(self._left_s):
+            yield
+        self._left_s -= time.monotonic() - started
 
 
 class StoreBridge:
@@ -89,34 +105,32 @@ class StoreBridge:
         await self._exports.join()
 
     async def restore(self, turn: Turn, salt: bytes) -> int:
-        """Append stored blocks to the turn's slot, as long a run as there is; answers the tokens restored.
-
-        At least one token of the prompt is left to compute, for its logits."""
+        """Append stored blocks to the turn's slot, as long a run as there is; answers the tokens restored."""
         size = self._fingerprint.block_tokens
-        first, last = turn.computed // size, (turn.length - 1) // size
+        first, last = turn.computed // size, turn.length // size
         if self._client is None or first >= last:
             return 0
-        speed = self._loop.load.prefill_tokens_per_s or _PREFILL_TOKENS_PER_S_GUESS
-        deadline_s = max(_RESTORE_DEADLINE_S_MIN, _RESTORE_SHARE_OF_PREFILL * (last - first) * size / speed)
         started = time.monotonic()
+        budget = _Budget(self._restore_deadline_s((last - first) * size))
         done = first
         try:
-            async with asyncio.timeout(deadline_s):
+            async with budget.spending():
                 namespace = await self._open(self._client, salt)
-                while done < last:
-                    count = min(_BLOCKS_PER_JOB, last - done)
-                    restored = await self._restore_some(self._client, namespace, turn, done, count)
-                    done += restored
-                    if restored < count:
-                        break
+            while done < last:
+                count = min(_BLOCKS_PER_JOB, last - done)
+                restored = await self._restore_some(self._client, namespace, turn, done, count, budget)
+                done += restored
+                if restored < count:
+                    break
         except BlockCorruptError as error:
             self.counters.blocks_corrupt += 1
             log.warning("block_corrupt turn_id=%s error=%r", turn.turn_id, str(error))
         except (StockpotError, TimeoutError) as error:
             self.counters.restores_failed += 1
             log.warning("restore_failed turn_id=%s error=%r", turn.turn_id, str(error) or "deadline")
-        self._measure((done - first) * self._value_bytes, time.monotonic() - started)
-        self.counters.blocks_restored += done - first
+        restored = turn.computed // size - first
+        self._measure(restored * self._value_bytes, time.monotonic() - started)
+        self.counters.blocks_restored += restored
         return turn.computed - turn.tokens_hot
 
     def export_later(self, turn: Turn, salt: bytes, first: int, last: int) -> None:
@@ -128,21 +142,32 @@ class StoreBridge:
         except asyncio.QueueFull:
             self.counters.exports_dropped += 1
 
+    def _restore_deadline_s(self, tokens: int) -> float:
+        speed = self._loop.load.prefill_tokens_per_s or _PREFILL_TOKENS_PER_S_GUESS
+        return max(_RESTORE_DEADLINE_S_MIN, _RESTORE_SHARE_OF_PREFILL * tokens / speed)
+
     async def _restore_some(
-        self, client: StoreClient, namespace: NamespaceId, turn: Turn, first: int, count: int
+        self, client: StoreClient, namespace: NamespaceId, turn: Turn, first: int, count: int, budget: "_Budget"
     ) -> int:
         keys = turn.keys[first : first + count]
         restored = 0
 
-        def job(values: list[memoryview | None]) -> None:
+        def job(values: Sequence[memoryview | None]) -> None:
             nonlocal restored
             for value in values:
                 if value is None or not self._loop.restore_block(turn, first + restored, value):
                     return
                 restored += 1
 
-        async with client.read(namespace, keys) as blocks:
-            await self._run(lambda: job(blocks.values))
+        try:
+            async with AsyncExitStack() as stack:
+                async with budget.spending():
+                    blocks = await stack.enter_async_context(client.read(namespace, keys))
+                await self._run(lambda: job(blocks.values))
+        except LeaseExpiredError:
+            # The bytes may have changed under the copy: what was restored from them is not trusted.
+            await self._run(lambda: self._loop.discard_blocks(turn, first))
+            raise
         return restored
 
     async def _export(self, turn: Turn, salt: bytes, first: int, last: int) -> None:
@@ -154,10 +179,9 @@ class StoreBridge:
     async def _export_some(
         self, client: StoreClient, namespace: NamespaceId, turn: Turn, first: int, last: int
     ) -> None:
-        parents = [turn.keys[i - 1] if i else BlockKey(b"") for i in range(first, last)]
         items = [
-            FillItem(key=turn.keys[i], size=self._value_bytes, parent=parent)
-            for i, parent in zip(range(first, last), parents, strict=True)
+            FillItem(turn.keys[i], self._value_bytes, parent=turn.keys[i - 1] if i else None)
+            for i in range(first, last)
         ]
         async with client.fill(namespace, items) as fill:
             wanted = [(i, view) for i, view in enumerate(fill.views) if view is not None]
