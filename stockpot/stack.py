@@ -17,12 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvstore.core.errors import UnavailableError
+from stockpot.gateway_probe import GatewayProbe
 from stockpot.ports import LOOPBACK, free_ports
 from stockpot.process import Command, ProcessDiedError
 from stockpot.supervisor import Report, Supervisor, supervised
 
 MIB = 1024 * 1024
 _BLOCKS = "blocks"
+_REACHED_DEADLINE_S = 30.0
+"""For the gateway to find workers that are ready already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +34,10 @@ class StackSettings:
 
     model: Path
     workers: int = 2
-    context_tokens: int = 8192
-    cells: int = 8192
-    """KV cells of each worker, one a token: what running and hot sequences share."""
+    context_tokens: int = 0
+    """Largest prompt plus answer; 0 takes the model's."""
+    cells: int = 0
+    """KV cells of each worker, one a token: what running and hot sequences share; 0 takes twice the context."""
     arena_bytes: int = 512 * MIB
     disk_bytes_max: int = 2048 * MIB
     port: int = 0
@@ -56,8 +60,19 @@ class Stack:
 
     settings: StackSettings
     supervisor: Supervisor
-    base_url: str
-    """For an OpenAI client: ends in /v1."""
+    gateway: GatewayProbe
+
+    @property
+    def base_url(self) -> str:
+        """For an OpenAI client."""
+        return f"{self.gateway.url}/v1"
+
+    async def kill_and_restart(self, worker: str) -> None:
+        """End a worker by SIGKILL, start it again, and wait until the gateway reaches all of them.
+
+        Raises: UnavailableError."""
+        await self.supervisor.kill_and_restart(worker)
+        await self.gateway.wait_for_workers(self.settings.workers, _REACHED_DEADLINE_S)
 
 
 @asynccontextmanager
@@ -96,8 +111,10 @@ async def _start(settings: StackSettings, folder: Path, supervisor: Supervisor) 
         [worker_command(settings, i, port, str(node["address"])) for i, port in enumerate(worker_ports, 1)]
     )
     addresses = [str(worker["address"]) for worker in workers]
-    [gateway] = await supervisor.start([gateway_command(settings, gateway_port, addresses, str(node["address"]))])
-    return Stack(settings, supervisor, f"{gateway['url']}/v1")
+    [ready] = await supervisor.start([gateway_command(settings, gateway_port, addresses, str(node["address"]))])
+    gateway = GatewayProbe(str(ready["url"]), settings.api_key)
+    await gateway.wait_for_workers(settings.workers, _REACHED_DEADLINE_S)
+    return Stack(settings, supervisor, gateway)
 
 
 def node_command(settings: StackSettings, folder: Path, port: int) -> Command:
@@ -135,9 +152,9 @@ def gateway_command(settings: StackSettings, port: int, workers: list[str], node
         "--port": port,
         "--workers": ",".join(workers),
         "--nodes": node,
-        "--api-keys": settings.api_key,
     }
-    return Command("gateway", _module("gateway", flags))
+    # Not a flag: every user of the machine can read those.
+    return Command("gateway", _module("gateway", flags), {"STOCKPOT_GATEWAY_API_KEYS": settings.api_key})
 
 
 def _module(module: str, flags: dict[str, object]) -> tuple[str, ...]:

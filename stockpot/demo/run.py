@@ -50,7 +50,7 @@ async def run_demo(settings: DemoSettings, progress: Progress) -> DemoResult:
     agents = [Agent(session) for session in make_sessions(settings.size)]
     async with running_stack(settings.stack, progress.note) as stack:
         async with _client(stack) as client:
-            model = (await client.models.list()).data[0].id
+            model = await stack.gateway.first_model()
             endpoint = Endpoint(client, model, settings.size.answer_tokens_max, progress)
             wall_s_warm, killed = await _run_warm(agents, endpoint, stack, settings.size.turns)
             progress.note("cold: the same prompts, each in a namespace that holds nothing")
@@ -77,7 +77,7 @@ async def _run_warm(agents: list[Agent], endpoint: Endpoint, stack: Stack, turns
     wall_s = time.perf_counter() - start
     victim = next((agent.worker for agent in agents if agent.worker), "")
     if victim:
-        await stack.supervisor.kill_and_restart(victim)
+        await stack.kill_and_restart(victim)
     start = time.perf_counter()
     await run_all_warm(agents, endpoint, last_turn=turns, restarted_worker=victim)
     return wall_s + time.perf_counter() - start, victim
