@@ -60,6 +60,7 @@ class ScriptedEngine(EngineServicer):
             **described,
         }
         self.scripts: deque[Script] = deque()
+        self.describes = 0
         self.requests: list[pb.GenerateRequest] = []
         self.cancelled: asyncio.Queue[str] = asyncio.Queue()
         self.begun: asyncio.Queue[str] = asyncio.Queue()
@@ -98,6 +99,7 @@ class ScriptedEngine(EngineServicer):
             queue.put_nowait(self._message(added, removed))
 
     async def Describe(self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext) -> pb.DescribeResponse:  # noqa: N802
+        self.describes += 1
         return pb.DescribeResponse(incarnation=self._incarnation, **self.described)  # type: ignore[arg-type]
 
     async def Watch(  # noqa: N802
