@@ -10,18 +10,23 @@ with all of its terms, and carries it out.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.index import Match
 from kvstore.core.errors import LimitError, UnavailableError
 
-# Until a worker has measured its own: SmolLM2-135M on two cores does 190 tokens/s and 2.9 GB/s.
+# Until any worker has measured: SmolLM2-135M on two cores does 190 tokens/s and 2.9 GB/s.
 PREFILL_TOKENS_PER_S_DEFAULT = 150.0
 RESTORE_BYTES_PER_S_DEFAULT = 1e9
 # Cold reads of 1-4 MiB from NVMe, measured 0.5-0.8 GB/s.
 DISK_BYTES_PER_S = 5e8
-# What a running turn adds: its decode steps share the machine with our prefill.
+# Measured speeds of like machines differ by what else ran meanwhile: within this factor of the typical one
+# they count as equal, else noise would send a session away from where it is hot.
+_LIKE_SPEED_FACTOR = 1.5
+# What running turns cost ours: the decode step that must end first, and their share of each step of our
+# prefill (four decodes beside it took 189 tokens/s down to 142).
 RUNNING_TURN_S = 0.05
+RUNNING_TURN_SLOWDOWN = 0.08
 # What each turn adds that has to end before a slot is free: some two hundred tokens of decoding.
 SLOT_WAIT_S = 3.0
 _RETRY_AFTER_S_MAX = 60.0
@@ -93,7 +98,8 @@ def choose(workers: Sequence[WorkerState], matches: Mapping[str, Match], prompt_
             f"all {len(workers)} workers have as many turns as they may queue; try again later",
             retry_after_s=min(max(wait_s, 1.0), _RETRY_AFTER_S_MAX),
         )
-    estimates = [estimate(worker, matches.get(worker.name, Match()), prompt_tokens) for worker in open_workers]
+    levelled = _with_like_speeds(open_workers)
+    estimates = [estimate(worker, matches.get(worker.name, Match()), prompt_tokens) for worker in levelled]
     estimates.sort(key=lambda one: (one.ttft_s, one.turns, one.worker))
     return Decision(estimates[0], tuple(estimates))
 
@@ -117,7 +123,7 @@ def estimate(worker: WorkerState, match: Match, prompt_tokens: int) -> Estimate:
         tokens_computed=computed,
         queue_s=_queue_s(worker),
         restore_s=restore_s,
-        prefill_s=computed / _prefill_tokens_per_s(worker),
+        prefill_s=computed / _prefill_tokens_per_s(worker) * (1 + RUNNING_TURN_SLOWDOWN * _running(worker)),
         turns=worker.turns,
     )
 
@@ -139,9 +145,38 @@ def _queue_s(worker: WorkerState) -> float:
     slots_short = max(0, worker.turns + 1 - worker.slots)
     return (
         worker.prefill_tokens_waiting / _prefill_tokens_per_s(worker)
-        + min(worker.turns, worker.slots) * RUNNING_TURN_S
+        + _running(worker) * RUNNING_TURN_S
         + slots_short * SLOT_WAIT_S
     )
+
+
+def _running(worker: WorkerState) -> int:
+    return min(worker.turns, worker.slots)
+
+
+def _with_like_speeds(workers: Sequence[WorkerState]) -> list[WorkerState]:
+    """The workers with their speeds levelled: unmeasured and like ones get what is typical of all."""
+    prefill = _typical([worker.prefill_tokens_per_s for worker in workers])
+    restore = _typical([worker.restore_bytes_per_s for worker in workers])
+    return [
+        replace(
+            worker,
+            prefill_tokens_per_s=_levelled(worker.prefill_tokens_per_s, prefill),
+            restore_bytes_per_s=_levelled(worker.restore_bytes_per_s, restore),
+        )
+        for worker in workers
+    ]
+
+
+def _typical(speeds: Sequence[float]) -> float:
+    """The median of the measured speeds (the faster one of two); 0 without any."""
+    measured = sorted(speed for speed in speeds if speed > 0)
+    return measured[len(measured) // 2] if measured else 0.0
+
+
+def _levelled(speed: float, typical: float) -> float:
+    is_like = typical / _LIKE_SPEED_FACTOR <= speed <= typical * _LIKE_SPEED_FACTOR
+    return typical if is_like or speed == 0 else speed
 
 
 def _prefill_tokens_per_s(worker: WorkerState) -> float:

@@ -138,7 +138,7 @@ def _cut_tokens(special_tokens: Iterable[str]) -> list[str]:
 def _check_texts(cuts: Sequence[str]) -> Iterable[str]:
     yield from _CHECK_TEXTS
     for cut in cuts[:_CHECK_SPECIALS_MAX]:
-        for before, after in itertools.product(_CHECK_TEXTS, repeat=2):
+        for before, after in zip(_CHECK_TEXTS, reversed(_CHECK_TEXTS), strict=True):
             yield before + cut + after
     yield "".join(itertools.chain.from_iterable(zip(cuts, itertools.cycle(_CHECK_TEXTS), strict=False)))
 

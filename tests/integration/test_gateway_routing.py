@@ -1,12 +1,16 @@
 """Where turns go, as the gateway's parts play together: hot keys, load in flight, blocks on a node."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
-from gateway_rig import Rig
+from gateway_rig import Rig, running_rig
 from scripted_engine import Script, ScriptedEngine
+from store_node import NodeProcesses, put_chain
 
+from engine.vocab import Vocab
 from engine.wire import engine_pb2 as pb
+from kvstore.client import StoreClient
 from kvstore.core.keys import BlockKey, as_tokens, chain_keys
 from kvstore.core.namespace import Fingerprint
 
@@ -15,11 +19,14 @@ pytest_plugins = ("gateway_fixtures",)
 MESSAGES: Any = [{"role": "user", "content": "A long question. " * 60}]
 
 
+def fingerprint_of(engine: ScriptedEngine, request: pb.GenerateRequest) -> Fingerprint:
+    described = engine.described
+    return Fingerprint(described["model_digest"], 32, described["kv_properties"], salt=request.salt)  # type: ignore[arg-type]
+
+
 def keys_of(engine: ScriptedEngine, request: pb.GenerateRequest) -> list[BlockKey]:
     """Block keys of a turn's prompt, as its worker computes them."""
-    described = engine.described
-    fingerprint = Fingerprint(described["model_digest"], 32, described["kv_properties"], salt=request.salt)  # type: ignore[arg-type]
-    return chain_keys(fingerprint.namespace_id(), as_tokens(list(request.tokens)), 32)
+    return chain_keys(fingerprint_of(engine, request).namespace_id(), as_tokens(list(request.tokens)), 32)
 
 
 async def index_holds(rig: Rig, blocks: int) -> None:
@@ -77,3 +84,22 @@ async def test_turns_in_flight_count_before_workers_report_them(rig: Rig) -> Non
     for script in scripts:
         script.release.set()
     assert {await turn for turn in turns} == {"worker-1", "worker-2"}
+
+
+async def test_what_a_node_stores_is_known(
+    nodes: NodeProcesses, vocab: Vocab, smollm2_path: Path, tmp_path: Path
+) -> None:
+    node = nodes.start().wait_ready()
+    engine = ScriptedEngine(vocab, smollm2_path)
+    async with running_rig([engine], tmp_path, nodes=[node.address]) as rig:
+        await ask(rig)
+        [request] = engine.requests
+        keys = keys_of(engine, request)
+        async with await StoreClient.connect(node.address) as store:
+            info = await store.open_namespace(fingerprint_of(engine, request))
+            await put_chain(store, info.namespace_id, keys, 1000)
+        await index_holds(rig, len(keys))
+        await ask(rig)
+        metrics = (await rig.http.get("/metrics")).text
+    predicted = len(keys) * 32
+    assert f"stockpot_gateway_predicted_tokens_total {predicted}.0" in metrics

@@ -19,7 +19,7 @@ def test_the_terms_of_an_estimate() -> None:
     worker = like_a("a", prefill_tokens_waiting=300, turns=2)
     found = estimate(worker, match, prompt_tokens=32 * 12 + 5)
     assert (found.tokens_hot, found.tokens_restored, found.tokens_computed) == (64, 256, 69)
-    assert found.prefill_s == pytest.approx(0.69)
+    assert found.prefill_s == pytest.approx(0.69 * 1.16)  # two running turns share each step
     block_bytes = 32 * 10_000
     assert found.restore_s == pytest.approx(5 * block_bytes / 1e9 + 3 * block_bytes / 5e8)
     assert found.queue_s == pytest.approx(3.0 + 2 * 0.05)
@@ -62,6 +62,28 @@ def test_without_its_worker_a_session_is_restored_elsewhere() -> None:
     match = Match(stored={"n": StoredRun(60, 0)})
     decision = choose([A], {"a": match}, 2000)
     assert decision.chosen.tokens_restored == 60 * 32 and decision.chosen.ttft_s < 1.5
+
+
+def test_noise_in_measured_speeds_does_not_move_a_session() -> None:
+    match = Match(hot={"a": 58}, stored={"n": StoredRun(58, 0)})
+    workers = [like_a("a", prefill_tokens_per_s=45), like_a("b", prefill_tokens_per_s=60)]
+    assert choose(workers, {"a": match, "b": match}, 2000).chosen.worker == "a"
+
+
+def test_a_worker_that_is_really_faster_is_preferred() -> None:
+    workers = [like_a("a", prefill_tokens_per_s=30), like_a("b", prefill_tokens_per_s=60)]
+    assert choose(workers, {}, 2000).chosen.worker == "b"
+
+
+def test_a_worker_that_came_back_is_taken_to_be_like_the_others() -> None:
+    fresh = like_a("b", prefill_tokens_per_s=0.0, restore_bytes_per_s=0.0)
+    decision = choose([like_a("a", prefill_tokens_per_s=40), fresh], {}, 2000)
+    assert {one.prefill_s for one in decision.considered} == {50.0}
+
+
+def test_a_session_leaves_a_busy_worker_when_it_can_be_restored() -> None:
+    match = Match(hot={"a": 58}, stored={"n": StoredRun(58, 0)})
+    assert choose([like_a("a", turns=2), like_a()], {"a": match, "b": match}, 2000).chosen.worker == "b"
 
 
 def test_a_long_queue_outweighs_a_hot_prefix() -> None:
