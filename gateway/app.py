@@ -20,6 +20,7 @@ from gateway.errors import ApiError, ErrorBody, ErrorDetail, HttpError, http_err
 from gateway.index import PrefixIndex
 from gateway.log import log_bug, log_event
 from gateway.metrics import GatewayMetrics
+from gateway.nodes import NodeFollower
 from gateway.prepare import Arrival, TurnMaker
 from gateway.respond import TurnResponse
 from gateway.schema import ChatRequest, CompletionRequest, GenerationRequest, ModelCard, ModelList
@@ -38,10 +39,16 @@ class Api:
     """Handlers of all routes; holds what they share."""
 
     def __init__(
-        self, settings: GatewaySettings, pool: WorkerPool, index: PrefixIndex, metrics: GatewayMetrics
+        self,
+        settings: GatewaySettings,
+        pool: WorkerPool,
+        nodes: NodeFollower,
+        index: PrefixIndex,
+        metrics: GatewayMetrics,
     ) -> None:
         self._settings = settings
         self._pool = pool
+        self._nodes = nodes
         self._index = index
         self._metrics = metrics
         self._tenants = Tenants(settings.api_keys, shared_prefix=settings.shared_prefix)
@@ -67,14 +74,14 @@ class Api:
             Route("/metrics", self.metrics),
         ]
         handlers = {StockpotError: self.on_error, HTTPException: self.on_http_exception}
-        return _CatchBugs(Starlette(routes=routes, exception_handlers=handlers), self._metrics)  # type: ignore[arg-type]
+        return CatchBugs(Starlette(routes=routes, exception_handlers=handlers), self._metrics)  # type: ignore[arg-type]
 
-    async def chat_completions(self, request: Request) -> Response:
+    async def chat_completions(self, request: Request) -> TurnResponse:
         arrival = self._arrival(request)
         chat = await self._body(request, ChatRequest)
         return self._respond(await self._maker.chat_turn(chat, arrival), chat, ChatShape())
 
-    async def completions(self, request: Request) -> Response:
+    async def completions(self, request: Request) -> TurnResponse:
         arrival = self._arrival(request)
         completion = await self._body(request, CompletionRequest)
         return self._respond(await self._maker.completion_turn(completion, arrival), completion, CompletionShape())
@@ -103,7 +110,10 @@ class Api:
         )
 
     async def metrics(self, request: Request) -> Response:
+        self._metrics.workers_ready.set(len(self._pool.ready()))
+        self._metrics.nodes_watched.set(len(self._nodes.watched))
         self._metrics.index_blocks.set(len(self._index))
+        self._metrics.index_dropped_blocks.set(self._index.blocks_dropped)
         return Response(self._metrics.expose(), media_type="text/plain; version=0.0.4")
 
     async def on_error(self, request: Request, error: StockpotError) -> Response:
@@ -122,7 +132,7 @@ class Api:
         response.headers.update(error.headers)
         return response
 
-    def _respond(self, turn: Turn, request: GenerationRequest, shape: AnswerShape) -> Response:
+    def _respond(self, turn: Turn, request: GenerationRequest, shape: AnswerShape) -> TurnResponse:
         options = request.stream_options
         return TurnResponse(
             turn,
@@ -165,7 +175,7 @@ class Api:
             raise ApiError("the body is nested too deeply") from None
 
 
-class _CatchBugs:
+class CatchBugs:
     """Outermost: an error that nobody expected becomes a 500 and a log line without its message."""
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:

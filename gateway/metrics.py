@@ -49,6 +49,11 @@ class GatewayMetrics:
         )
         self.workers_ready = Gauge("stockpot_gateway_workers_ready", "Workers in reach.", registry=self.registry)
         self.nodes_watched = Gauge("stockpot_gateway_nodes_watched", "Storage nodes in reach.", registry=self.registry)
+        self.index_dropped_blocks = Gauge(
+            "stockpot_gateway_index_dropped_blocks",
+            "Blocks that the full prefix index did not take, since start.",
+            registry=self.registry,
+        )
         self.index_blocks = Gauge(
             "stockpot_gateway_index_blocks", "Blocks in the prefix index.", registry=self.registry
         )

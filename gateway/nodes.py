@@ -11,7 +11,6 @@ from typing import Protocol
 
 from gateway.index import PrefixIndex, Tier
 from gateway.log import log_event
-from gateway.metrics import GatewayMetrics
 from kvstore.core.errors import StockpotError, UnavailableError
 from kvstore.core.keys import BlockKey, NamespaceId
 from kvstore.wire import kvstore_pb2 as pb
@@ -38,13 +37,12 @@ class NodeFollower:
         *,
         connect: Callable[[str], Awaitable[NodeLink]],
         index: PrefixIndex,
-        metrics: GatewayMetrics,
     ) -> None:
         self._addresses = addresses
         self._connect = connect
         self._index = index
-        self._metrics = metrics
-        self._watched: set[str] = set()
+        self.watched: set[str] = set()
+        """The nodes in reach."""
 
     async def run(self) -> None:
         """Follow all nodes until cancelled."""
@@ -58,13 +56,13 @@ class NodeFollower:
             try:
                 await self._follow(node)
             except StockpotError as error:
-                if node in self._watched:
+                if node in self.watched:
                     wait_s, is_told = _RETRY_S_MIN, False
                 if not is_told:  # one line for each loss, not for each attempt
                     log_event("node_lost", level=logging.WARNING, node=node, reason=error)
                     is_told = True
             finally:
-                self._set_watched(node, False)
+                self.watched.discard(node)
                 self._index.reset_node(node)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _RETRY_S_MAX)
@@ -75,17 +73,13 @@ class NodeFollower:
         try:
             async for message in client.watch():
                 apply_events(self._index, node, message)
-                if node not in self._watched:
-                    self._set_watched(node, True)
+                if node not in self.watched:
+                    self.watched.add(node)
                     log_event("node_watched", node=node)
         finally:
             with contextlib.suppress(StockpotError):
                 await client.close()
         raise UnavailableError("the node ended its stream")
-
-    def _set_watched(self, node: str, is_watched: bool) -> None:
-        (self._watched.add if is_watched else self._watched.discard)(node)
-        self._metrics.nodes_watched.set(len(self._watched))
 
 
 def apply_events(index: PrefixIndex, node: str, message: pb.WatchResponse) -> None:

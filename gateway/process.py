@@ -21,25 +21,23 @@ async def run_gateway(settings: GatewaySettings, stop: asyncio.Event) -> None:
 
     Raises: ConfigError when it cannot start as told."""
     text = ModelText.load(Path(settings.model_path), settings.tokenise_cache_bytes) if settings.model_path else None
-    sock = listen(settings.host, settings.port)
-    log_event("gateway_start", url=url_of(sock), **settings.for_log())
-    metrics = GatewayMetrics()
-    index = PrefixIndex(settings.index_blocks_max)
-    pool = WorkerPool(
-        settings.workers,
-        connect=EngineClient.connect,
-        index=index,
-        metrics=metrics,
-        text=text,
-        cache_bytes_max=settings.tokenise_cache_bytes,
-    )
-    nodes = NodeFollower(settings.nodes, connect=_connect_node, index=index, metrics=metrics)
-    api = Api(settings, pool, index, metrics)
-    async with asyncio.TaskGroup() as group:
-        background = [group.create_task(pool.run()), group.create_task(nodes.run())]
-        await serve(api.asgi(), sock, settings, stop)
-        for task in background:
-            task.cancel()
+    with listen(settings.host, settings.port) as sock:
+        log_event("gateway_start", url=url_of(sock), **settings.for_log())
+        index = PrefixIndex(settings.index_blocks_max)
+        pool = WorkerPool(
+            settings.workers,
+            connect=EngineClient.connect,
+            index=index,
+            text=text,
+            cache_bytes_max=settings.tokenise_cache_bytes,
+        )
+        nodes = NodeFollower(settings.nodes, connect=_connect_node, index=index)
+        api = Api(settings, pool, nodes, index, GatewayMetrics())
+        async with asyncio.TaskGroup() as group:
+            background = [group.create_task(pool.run()), group.create_task(nodes.run())]
+            await serve(api.asgi(), sock, settings, stop)
+            for task in background:
+                task.cancel()
     log_event("gateway_end")
 
 

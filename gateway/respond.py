@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.disconnect import ClientGoneError, while_connected
@@ -27,15 +26,14 @@ _encode = msgspec.json.Encoder().encode
 _DONE = b"data: [DONE]\n\n"
 
 
-class TurnResponse(Response):
-    """Runs `turn` when it is called with a connection, and writes what comes of it.
+class TurnResponse:
+    """An ASGI response: runs `turn` when it is called with a connection, and writes what comes of it.
 
     Raises, only while nothing has been sent: what `TurnRunner.run` raises."""
 
     def __init__(
         self, turn: Turn, shape: AnswerShape, runner: TurnRunner, log: TurnLog, *, deadline_s: float, has_usage: bool
     ) -> None:
-        self.background = None
         self._turn = turn
         self._shape = shape
         self._runner = runner

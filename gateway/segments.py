@@ -16,18 +16,13 @@ class SegmentCache:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes_used = 0
-        self.hits = 0
-        self.misses = 0
         self._entries: OrderedDict[tuple[bytes, str], Tokens] = OrderedDict()
 
     def get(self, salt: bytes, segment: str) -> Tokens | None:
         """The ids, now the most recently used; None when they are not here."""
         ids = self._entries.get((salt, segment))
-        if ids is None:
-            self.misses += 1
-            return None
-        self.hits += 1
-        self._entries.move_to_end((salt, segment))
+        if ids is not None:
+            self._entries.move_to_end((salt, segment))
         return ids
 
     def put(self, salt: bytes, segment: str, ids: Tokens) -> None:

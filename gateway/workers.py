@@ -18,7 +18,6 @@ from typing import Protocol
 from engine.wire import engine_pb2 as pb
 from gateway.index import PrefixIndex
 from gateway.log import log_event
-from gateway.metrics import GatewayMetrics
 from gateway.model import ModelText, ServedModel, check_vocabulary
 from gateway.route import WorkerState
 from kvstore.core.errors import ConfigError, StockpotError, UnavailableError
@@ -137,7 +136,6 @@ class WorkerPool:
         *,
         connect: Callable[[str], EngineLink],
         index: PrefixIndex,
-        metrics: GatewayMetrics,
         text: ModelText | None,
         cache_bytes_max: int,
         clock: Callable[[], float] = time.monotonic,
@@ -147,7 +145,6 @@ class WorkerPool:
         self._text = text
         self._cache_bytes_max = cache_bytes_max
         self._index = index
-        self._metrics = metrics
         self._model_lock = asyncio.Lock()
 
     def ready(self) -> list[Worker]:
@@ -185,7 +182,7 @@ class WorkerPool:
                     log_event("worker_lost", level=level, worker=worker.address, reason=error)
                     told = type(error).__name__
             finally:
-                self._set_connected(worker, False)
+                worker.is_connected = False
                 self._index.reset_worker(worker.address)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _RETRY_S_MAX)
@@ -206,7 +203,7 @@ class WorkerPool:
                 if message.HasField("load"):
                     worker.reported(message.load)
                 if not worker.is_connected:
-                    self._set_connected(worker, True)
+                    worker.is_connected = True
                     log_event("worker_ready", worker=worker.address, name=worker.name, slots=described.slots)
         raise UnavailableError("the worker ended its stream")
 
@@ -225,7 +222,3 @@ class WorkerPool:
             self.model = ServedModel(described.model_name, described.model_digest, self._text, int(time.time()))
             is_segmented = self._text.tokeniser.splitter is not None
             log_event("model_served", model=described.model_name, is_tokenised_in_segments=is_segmented)
-
-    def _set_connected(self, worker: Worker, is_connected: bool) -> None:
-        worker.is_connected = is_connected
-        self._metrics.workers_ready.set(len(self.ready()))

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from gateway.index import Match, PrefixIndex, StoredRun
-from gateway.metrics import GatewayMetrics
 from gateway.nodes import NodeFollower, NodeLink
 from kvstore.core.errors import UnavailableError
 from kvstore.core.keys import BlockKey, NamespaceId
@@ -43,7 +42,7 @@ class ScriptedNode:
 
 async def test_a_node_counts_while_it_is_in_reach() -> None:
     index, node = PrefixIndex(100), ScriptedNode(failures=2)
-    follower = NodeFollower(["n:1"], connect=node.connect, index=index, metrics=GatewayMetrics())
+    follower = NodeFollower(["n:1"], connect=node.connect, index=index)
     task = asyncio.create_task(follower.run())
     for _ in range(2):  # it comes, and comes back
         node.messages.put_nowait(pb.WatchResponse(is_reset=True, events=[STORED]))
