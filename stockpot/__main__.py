@@ -73,17 +73,17 @@ def up(
 @bench.command()
 def store(*, as_json: JsonOption = False) -> None:
     """Put and get blocks by each path, beside memcpy and a plain TCP socket."""
-    from stockpot import bench_store
+    from stockpot.bench_store import run
 
-    bench_store.run(as_json=as_json)
+    run(as_json=as_json)
 
 
 @bench.command()
 def engine(*, model: ModelOption = None, as_json: JsonOption = False) -> None:
     """Time to first token of a 4k-token prompt: prefilled beside restored from stored blocks."""
-    from stockpot import bench_engine
+    from stockpot.bench_engine import run
 
-    bench_engine.run(model=resolve_model(model), as_json=as_json)
+    run(model=resolve_model(model), as_json=as_json)
 
 
 @app.command(context_settings=_PASS_THROUGH)

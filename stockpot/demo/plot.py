@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 _WIDTH, _HEIGHT = 680, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 16, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 16, 16, 44
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,13 @@ def _frame(axes: Axes) -> list[str]:
 
 
 def _line(axes: Axes, series: Series) -> list[str]:
-    """The line and a dot with a tool tip at each point."""
+    """The line and a dot with a tool tip at each point; dashed with hollow dots, or solid."""
     style = f'style="--colour: var(--series-{series.colour})"'
-    kind = "line dashed" if series.is_dashed else "line"
+    kind, dot = ("line dashed", "dot hollow") if series.is_dashed else ("line", "dot")
     places = [(axes.x(x), axes.y(y)) for x, y in series.points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     parts = [f'<polyline class="{kind}" {style} points="{path}"/>']
     for (x, y), (turn, value) in zip(places, series.points, strict=True):
         tip = escape(f"{series.name}, {axes.x_label} {turn:.0f}: {value:,.1f}{axes.y_unit}")
-        parts.append(f'<circle class="dot" {style} cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{tip}</title></circle>')
+        parts.append(f'<circle class="{dot}" {style} cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{tip}</title></circle>')
     return parts

@@ -27,8 +27,9 @@ def render_report(result: DemoResult) -> str:
     sections = [
         "<h1>Stockpot demo</h1>",
         f"<p>{len(sessions)} coding agents at once, {figures['turns']} turns, {figures['errors']} failed. "
-        "Each turn ran warm (with what is stored) and cold (in a namespace that holds nothing).</p>",
-        f"<p><strong>{escape(headline(result))}</strong></p>",
+        f"{figures['turns_cold']} of them ran both warm (with what is stored) and cold (in a namespace that holds "
+        "nothing): times and prefill below are over these.</p>",
+        f"<p>{escape(headline(result))}</p>",
         _table(("", "warm", "cold"), summary_rows(result)),
         "<h2>Time to first token by turn</h2>",
         _plot_ttft(sessions),

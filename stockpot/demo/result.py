@@ -30,9 +30,10 @@ class Memory:
     """What the processes were allowed and what they took, in bytes."""
 
     peak_rss_bytes: dict[str, int]
-    """VmHWM by process, the demo itself too; without hugetlb pages, so without the node's arena."""
+    """VmHWM by process, the demo itself too. Hugetlb pages are not in it: the node's has its arena
+    only where the machine has no huge pages to give, a worker's as far as it has touched the arena."""
     arena_bytes: int
-    """The node's arena, allotted in full at its start, beside its resident memory."""
+    """The node's arena, allotted in full at its start."""
     disk_bytes_max: int
 
 
