@@ -188,6 +188,7 @@ class ModelLoop:
             return False
         if turn.computed > index * size:  # a hot tail shorter than a block: the stored block covers it
             self.discard_blocks(turn, index)
+        self._keep_order([(turn.slot, size)])
         self._mover.restore(turn.slot, turn.header(index, size), value)
         turn.computed += size
         return True
@@ -224,7 +225,7 @@ class ModelLoop:
         )
         if not chunks or not self._make_room_for_batch(chunks):
             return
-        self._keep_order(chunks)
+        self._keep_order([(chunk.turn.slot, chunk.count) for chunk in chunks])
         started = time.monotonic()
         try:
             result = self._context.decode(_batch_of(chunks))
@@ -319,18 +320,19 @@ class ModelLoop:
         self._table.empty(slot)
         self._context.remove(slot)
 
-    def _keep_order(self, chunks: Sequence[Chunk]) -> None:
-        """Reseat the slots whose cells would no longer ascend: their answers stay exact to the last bit."""
-        total = sum(chunk.count for chunk in chunks)
+    def _keep_order(self, parts: Sequence[tuple[int, int]]) -> None:
+        """Reseat the slots whose cells would no longer ascend: their answers stay exact to the last bit.
+
+        `parts` are the next tokens to enter the cache, in order: (slot, count)."""
+        total = sum(count for _, count in parts)
         for _ in range(2):  # reseating one slot moves the head, so look once more
             offset, is_ordered = 0, True
-            for chunk in chunks:
-                slot = chunk.turn.slot
-                if not self._table.stays_ordered(slot, offset, chunk.count, total) and self._table.can_reseat(slot):
+            for slot, count in parts:
+                if not self._table.stays_ordered(slot, offset, count, total) and self._table.can_reseat(slot):
                     self._mover.reseat(slot)
                     self._counters.reseats += 1
                     is_ordered = False
-                offset += chunk.count
+                offset += count
             if is_ordered:
                 return
 

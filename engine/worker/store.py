@@ -91,8 +91,7 @@ class StoreBridge:
             while True:
                 turn, salt, first, last = await self._exports.get()
                 try:
-                    async with asyncio.timeout(_EXPORT_DEADLINE_S):
-                        await self._export(turn, salt, first, last)
+                    await self._export(turn, salt, first, last)
                 except (StockpotError, TimeoutError) as error:
                     self.counters.exports_failed += 1
                     log.warning("export_failed turn_id=%s error=%r", turn.turn_id, str(error) or "deadline")
@@ -174,7 +173,8 @@ class StoreBridge:
         assert self._client is not None
         namespace = await self._open(self._client, salt)
         for start in range(first, last, _BLOCKS_PER_JOB):
-            await self._export_some(self._client, namespace, turn, start, min(last, start + _BLOCKS_PER_JOB))
+            async with asyncio.timeout(_EXPORT_DEADLINE_S):
+                await self._export_some(self._client, namespace, turn, start, min(last, start + _BLOCKS_PER_JOB))
 
     async def _export_some(
         self, client: StoreClient, namespace: NamespaceId, turn: Turn, first: int, last: int

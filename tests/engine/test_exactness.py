@@ -161,6 +161,23 @@ def test_q8_0_answers_survive_wrap_around_eviction_and_preemption(
         assert answer(engine, prompt, 100).tokens == tokens
 
 
+def test_blocks_restored_around_the_end_of_the_cache_give_the_cold_answer(
+    make_engine: MakeEngine, source_tokens: np.ndarray
+) -> None:
+    """Half of the blocks fit behind an idle turn; the others come before it once that is emptied."""
+    engine = make_engine(context_tokens=1024, cells=1024, slots=4)
+    prompt = source_tokens[5000:5700]
+    cold = RunningTurn(engine, prompt, ANSWER_TOKENS)
+    cold_tokens = cold.wait().tokens
+    values = export(engine, cold.turn)
+    empty_hot_tier(engine)
+    RunningTurn(engine, source_tokens[:600], 1).wait()
+    reseats = engine.loop.load.reseats
+    warm = RunningTurn(engine, prompt, ANSWER_TOKENS, on_admitted=restore_into(engine, values))
+    assert warm.wait().tokens == cold_tokens
+    assert engine.loop.load.reseats > reseats, "the test must reach what it is about"
+
+
 def test_the_mirror_knows_where_llama_puts_each_token(make_engine: MakeEngine, source_tokens: np.ndarray) -> None:
     """llama.cpp writes a sequence's cells in cell order: the positions tell whether the mirror is right."""
     engine = make_engine(context_tokens=1024, cells=1024, slots=4)
