@@ -11,25 +11,27 @@ from typing import TypeVar
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
+from gateway.bugs import CatchBugs, json_response
 from gateway.errors import ApiError, ErrorBody, ErrorDetail, HttpError, http_error
 from gateway.index import PrefixIndex
-from gateway.log import log_bug, log_event
+from gateway.log import log_event
 from gateway.metrics import GatewayMetrics
 from gateway.nodes import NodeFollower
+from gateway.pool import WorkerPool
 from gateway.prepare import Arrival, TurnMaker
 from gateway.respond import TurnResponse
+from gateway.runner import TurnRunner
 from gateway.schema import ChatRequest, CompletionRequest, GenerationRequest, ModelCard, ModelList
 from gateway.settings import GatewaySettings
 from gateway.shapes import AnswerShape, ChatShape, CompletionShape
 from gateway.tenants import Tenant, Tenants
-from gateway.turn import Turn, TurnRunner
+from gateway.turn import Turn
 from gateway.turn_log import TurnLog
-from gateway.workers import WorkerPool
 from kvstore.core.errors import StockpotError
 
 _Body = TypeVar("_Body", bound=GenerationRequest)
@@ -88,24 +90,24 @@ class Api:
 
     async def models(self, request: Request) -> Response:
         self._authenticate(request)
-        return _json(ModelList(self._model_cards()))
+        return json_response(ModelList(self._model_cards()))
 
     async def model(self, request: Request) -> Response:
         self._authenticate(request)
         name = request.path_params["name"]
         for card in self._model_cards():
             if card.id == name:
-                return _json(card)
+                return json_response(card)
         raise ApiError(f"the model `{name}` does not exist", status=404, param="model", code="model_not_found")
 
     async def health(self, request: Request) -> Response:
         """The process answers: nothing is said about workers."""
-        return _json({"status": "ok"})
+        return json_response({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
         """200 when turns can be served."""
         workers = len(self._pool.ready())
-        return _json(
+        return json_response(
             {"status": "ready" if workers else "no worker is ready", "workers": workers}, 200 if workers else 503
         )
 
@@ -128,7 +130,7 @@ class Api:
         self._metrics.refused.labels(error.status).inc()
         detail = error.body.error
         log_event("request_refused", status=error.status, type=detail.type, code=detail.code or "none")
-        response = _json(error.body, error.status)
+        response = json_response(error.body, error.status)
         response.headers.update(error.headers)
         return response
 
@@ -173,34 +175,3 @@ class Api:
             raise ApiError(f"the body is no valid JSON: {error}") from None
         except RecursionError:
             raise ApiError("the body is nested too deeply") from None
-
-
-class CatchBugs:
-    """Outermost: an error that nobody expected becomes a 500 and a log line without its message."""
-
-    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
-        self._app = app
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_started = False
-
-        async def send_and_note(message: Message) -> None:
-            nonlocal is_started
-            is_started = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_and_note)
-        except ClientDisconnect:
-            return  # while it was sending its body
-        except Exception as error:  # noqa: BLE001 the outermost handler
-            self._metrics.refused.labels(500).inc()
-            log_bug("bug", error, path=scope.get("path", ""))
-            if not is_started:
-                answer = http_error(error)
-                await _json(answer.body, answer.status)(scope, receive, send)
-
-
-def _json(body: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(body), status, media_type="application/json")

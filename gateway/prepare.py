@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from gateway.errors import ApiError
 from gateway.model import ModelText, ServedModel
 from gateway.params import check_chat, check_completion, sampling_of, stops_of, tokens_max_of
+from gateway.pool import WorkerPool
 from gateway.schema import ChatRequest, CompletionRequest, GenerationRequest
 from gateway.tenants import Tenant
 from gateway.turn import Turn
-from gateway.workers import WorkerPool
 from kvstore.core.errors import UnavailableError
 from kvstore.core.keys import Tokens, as_tokens
 

@@ -10,9 +10,9 @@ from gateway.log import log_event
 from gateway.metrics import GatewayMetrics
 from gateway.model import ModelText
 from gateway.nodes import NodeFollower, NodeLink
+from gateway.pool import WorkerPool
 from gateway.server import listen, serve, url_of
 from gateway.settings import GatewaySettings
-from gateway.workers import WorkerPool
 from kvstore.client import StoreClient
 
 

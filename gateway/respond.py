@@ -16,9 +16,10 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.disconnect import ClientGoneError, while_connected
 from gateway.errors import http_error
+from gateway.runner import TurnRunner
 from gateway.schema import Choice, Completion, Usage
 from gateway.shapes import AnswerShape, facts_of, usage_of
-from gateway.turn import Answer, Turn, TurnRunner
+from gateway.turn import Answer, Turn
 from gateway.turn_log import TurnLog
 from kvstore.core.errors import StockpotError, UnavailableError
 
@@ -50,7 +51,7 @@ class TurnResponse:
         with self._log.running(self._turn):
             try:
                 await while_connected(receive, write(send))
-                outcome = self._answer.finish_reason or "stop"
+                outcome = self._answer.finish_reason
             except ClientGoneError:
                 outcome = "cancelled"
             except StockpotError as error:
@@ -80,8 +81,7 @@ class TurnResponse:
         async with contextlib.aclosing(self._pieces()) as pieces:
             async for _ in pieces:
                 pass  # a turn that is tried again begins anew: only the finished answer counts
-        finish_reason = self._answer.finish_reason or "stop"
-        choice = self._shape.whole(self._answer.text, finish_reason)
+        choice = self._shape.whole(self._answer.text, self._answer.finish_reason)
         body = self._completion(self._shape.object_whole, [choice], self._usage(), with_facts=True)
         await self._start(send, b"application/json")
         await self._send_body(send, _encode(body), is_last=True)
@@ -94,7 +94,7 @@ class TurnResponse:
                 await self._send_body(send, self._chunk([self._shape.piece(piece)]))
         if not self._is_started:
             await self._start_stream(send)
-        tail = self._chunk([self._shape.last(self._answer.finish_reason or "stop")])
+        tail = self._chunk([self._shape.last(self._answer.finish_reason)])
         if self._has_usage:
             tail += _event(self._completion(self._shape.object_chunk, [], self._usage(), with_facts=True))
         await self._send_body(send, tail + _DONE, is_last=True)

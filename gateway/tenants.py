@@ -43,8 +43,8 @@ class Tenants:
         if not self._by_digest:
             return Tenant(b"")
         scheme, _, key = (authorization or "").partition(" ")
-        # A look-up by digest: its time says nothing about the keys.
-        tenant = self._by_digest.get(_digest(_KEY_DOMAIN, key.strip().encode("utf-8", "replace")))
+        # A look-up by digest: its time says nothing about the keys. Headers come as latin-1, whatever they were.
+        tenant = self._by_digest.get(_digest(_KEY_DOMAIN, key.strip().encode("latin-1", "replace")))
         if scheme.lower() != "bearer" or tenant is None:
             raise ApiError(
                 "no valid API key: send one as `Authorization: Bearer KEY`",

@@ -126,7 +126,7 @@ class ScriptedEngine(EngineServicer):
         try:
             async for response in self._answer(script, request, context):
                 yield response
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):  # the latter when gRPC was sending
             self.cancelled.put_nowait(request.turn_id)
             raise
 

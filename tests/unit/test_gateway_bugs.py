@@ -6,7 +6,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from gateway.app import CatchBugs
+from gateway.bugs import CatchBugs
 from gateway.metrics import GatewayMetrics
 
 

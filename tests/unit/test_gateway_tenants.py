@@ -29,6 +29,11 @@ def test_others_are_refused(header: str | None) -> None:
     assert "Bearer KEY" in str(caught.value)
 
 
+def test_keys_need_not_be_ascii() -> None:
+    header = "Bearer clé".encode().decode("latin-1")  # as the server hands it on
+    assert Tenants(["clé"], shared_prefix=False).authenticate(header).salt
+
+
 def test_without_keys_everyone_is_one_tenant() -> None:
     tenants = Tenants([], shared_prefix=False)
     assert tenants.authenticate(None) == tenants.authenticate("Bearer x")

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 
 from engine.wire import engine_pb2 as pb
-from gateway.workers import Worker
+from gateway.worker import Worker
 
 
 class NoLink:

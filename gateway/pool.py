@@ -1,4 +1,4 @@
-"""The workers: one connection each, kept up in the background, and what is known of their load.
+"""All workers: one connection each, kept up in the background; the index is told what is hot where.
 
     down -- describe, same model --> described -- first Watch message --> ready -- stream lost --> down
 
@@ -10,121 +10,19 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from engine.wire import engine_pb2 as pb
 from gateway.index import PrefixIndex
 from gateway.log import log_event
 from gateway.model import ModelText, ServedModel, check_vocabulary
-from gateway.route import WorkerState
+from gateway.worker import EngineLink, Worker
 from kvstore.core.errors import ConfigError, StockpotError, UnavailableError
 from kvstore.core.keys import BlockKey
-from kvstore.core.namespace import Fingerprint
 
 _RETRY_S_MIN = 0.1
 _RETRY_S_MAX = 2.0
-# A report may have been written before a turn that we sent arrived: until then we count it ourselves.
-_REPORT_LAG_S = 0.2
-
-
-class EngineLink(Protocol):
-    """What is needed of `engine.client.EngineClient`."""
-
-    async def describe(self) -> pb.DescribeResponse: ...
-
-    def generate(self, request: pb.GenerateRequest) -> AsyncGenerator[pb.GenerateResponse, None]: ...
-
-    def watch(self) -> AsyncGenerator[pb.WatchResponse, None]: ...
-
-    async def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _OnTheWay:
-    """A turn's prefill that no report of the worker contains yet."""
-
-    tokens: int
-    since_s: float
-
-
-class Worker:
-    """One worker; changed by the pool's task for it and by the turns it runs, all on one event loop."""
-
-    def __init__(self, address: str, link: EngineLink, clock: Callable[[], float]) -> None:
-        self.address = address
-        self.link = link
-        self.is_connected = False
-        self.described = pb.DescribeResponse()
-        self.fingerprint: Fingerprint | None = None
-        """Without salt; None until described."""
-        self._clock = clock
-        self._load = pb.Load()
-        self._turns: set[str] = set()
-        self._on_the_way: dict[str, _OnTheWay] = {}
-
-    @property
-    def name(self) -> str:
-        """What the worker calls itself, for logs and answers."""
-        return self.described.worker_id or self.address
-
-    @property
-    def is_ready(self) -> bool:
-        return self.is_connected and not self._load.is_draining
-
-    def state(self, queue_max: int) -> WorkerState:
-        """Load as of now: the last report, and what was sent here since."""
-        slots = max(1, self.described.slots)
-        return WorkerState(
-            name=self.address,
-            slots=slots,
-            turns_max=slots + queue_max,
-            turns=max(len(self._turns), self._load.running + self._load.queued),
-            prefill_tokens_waiting=self._load.prefill_tokens_waiting
-            + sum(turn.tokens for turn in self._on_the_way.values()),
-            prefill_tokens_per_s=self._load.prefill_tokens_per_s,
-            restore_bytes_per_s=self._load.restore_bytes_per_s,
-            kv_bytes_per_token=self.described.kv_bytes_per_token,
-            block_tokens=self.described.block_tokens,
-            has_store=self.described.has_store,
-        )
-
-    @contextlib.contextmanager
-    def running(self, turn_id: str, prefill_tokens: int) -> Iterator[None]:
-        """Counts a turn here from now, without waiting for the worker to report it."""
-        self._turns.add(turn_id)
-        self._on_the_way[turn_id] = _OnTheWay(prefill_tokens, self._clock())
-        try:
-            yield
-        finally:
-            self._turns.discard(turn_id)
-            self._on_the_way.pop(turn_id, None)
-
-    def prompt_done(self, turn_id: str) -> None:
-        """The turn's prefill is over."""
-        self._on_the_way.pop(turn_id, None)
-
-    def described_as(self, described: pb.DescribeResponse) -> None:
-        """Who the worker is, this time; its load is not known yet.
-
-        Raises: CallerError for a fingerprint that cannot be."""
-        self.fingerprint = Fingerprint(
-            model_digest=described.model_digest,
-            block_tokens=described.block_tokens,
-            properties=dict(described.kv_properties),
-        )
-        self.described = described
-        self._load = pb.Load()
-
-    def reported(self, load: pb.Load) -> None:
-        """A new report; turns sent well before it are in it, so they are no longer counted by us."""
-        self._load = load
-        known_before_s = self._clock() - _REPORT_LAG_S
-        self._on_the_way = {
-            turn_id: turn for turn_id, turn in self._on_the_way.items() if turn.since_s > known_before_s
-        }
 
 
 class WorkerPool:
@@ -179,7 +77,7 @@ class WorkerPool:
                     wait_s, told = _RETRY_S_MIN, ""
                 level = logging.ERROR if isinstance(error, ConfigError) else logging.WARNING
                 if told != type(error).__name__:  # one line for each change, not for each attempt
-                    log_event("worker_lost", level=level, worker=worker.address, reason=error)
+                    log_event("worker_lost", level=level, worker=worker.worker_id, reason=error)
                     told = type(error).__name__
             finally:
                 worker.is_connected = False
@@ -204,7 +102,7 @@ class WorkerPool:
                     worker.reported(message.load)
                 if not worker.is_connected:
                     worker.is_connected = True
-                    log_event("worker_ready", worker=worker.address, name=worker.name, slots=described.slots)
+                    log_event("worker_ready", worker=worker.worker_id, address=worker.address, slots=described.slots)
         raise UnavailableError("the worker ended its stream")
 
     async def _check_model(self, described: pb.DescribeResponse) -> None:
@@ -215,10 +113,11 @@ class WorkerPool:
             if self.model is not None:
                 self.model.check_same(described)
                 return
-            if self._text is None:
+            text = self._text
+            if text is None:
                 path = Path(described.model_path)
-                self._text = await asyncio.to_thread(ModelText.load, path, self._cache_bytes_max)
-            check_vocabulary(self._text, described)
-            self.model = ServedModel(described.model_name, described.model_digest, self._text, int(time.time()))
-            is_segmented = self._text.tokeniser.splitter is not None
+                text = await asyncio.to_thread(ModelText.load, path, self._cache_bytes_max)
+            check_vocabulary(text, described)
+            self.model = ServedModel(described.model_name, described.model_digest, text, int(time.time()))
+            is_segmented = text.tokeniser.splitter is not None
             log_event("model_served", model=described.model_name, is_tokenised_in_segments=is_segmented)
