@@ -15,6 +15,9 @@ from gateway.settings import GatewaySettings
 from kvstore.core.errors import ConfigError
 
 _BACKLOG = 2048
+# Longer than clients keep idle connections (httpx: 5 s, as uvicorn's default): else the server closes one just
+# as a client sends its next turn on it.
+_KEEP_ALIVE_S = 75
 
 
 class _Server(uvicorn.Server):
@@ -57,6 +60,7 @@ async def serve(app: ASGIApp, sock: socket.socket, settings: GatewaySettings, st
         access_log=False,
         server_header=False,
         backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, round(settings.drain_deadline_s)),
     )
     server = _Server(config)
