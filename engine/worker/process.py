@@ -103,6 +103,8 @@ async def serve(settings: WorkerSettings, engine: Engine) -> None:
     engine.loop.on_hot_change = on_hot_change
     engine.loop.start()
     exporting = asyncio.create_task(bridge.run()) if bridge else None
+    if bridge:
+        await bridge.has_tried.wait()
     server, address, health_service = await _start_server(service, settings.listen)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

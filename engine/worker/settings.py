@@ -61,6 +61,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ):
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected {low} to {high}")
+        host, _, port = self.listen.rpartition(":")
+        if not host or not port.isdigit() or int(port) > 65535:
+            raise ConfigError(f"listen is {self.listen!r}, expected HOST:PORT")
         if self.context_tokens < 0 or self.cells < 0:
             raise ConfigError("context_tokens and cells must not be negative; 0 takes the default")
 

@@ -75,6 +75,8 @@ class StoreBridge:
         self._fingerprint = fingerprint
         self._value_bytes = value_bytes
         self._client: StoreClient | None = None
+        self.has_tried = asyncio.Event()
+        """Set once the first attempt to connect is over: a worker is ready with its store, if there is one."""
         self._known: OrderedDict[bytes, NamespaceId] = OrderedDict()
         self._exports: asyncio.Queue[tuple[Turn, bytes, int, int]] = asyncio.Queue(_EXPORTS_QUEUED_MAX)
 
@@ -86,6 +88,8 @@ class StoreBridge:
                 log.info("store_connected address=%s path=%s", self._address, self._client.path)
             except StockpotError as error:
                 log.warning("store_unavailable address=%s error=%r", self._address, str(error))
+            self.has_tried.set()
+            if self._client is None:
                 await asyncio.sleep(_CONNECT_RETRY_S)
         try:
             while True:
