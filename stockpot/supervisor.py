@@ -88,10 +88,11 @@ class Supervisor:
         return await process.wait_ready(self._patience.ready_s)
 
     async def end_all(self) -> None:
-        """End what runs, last started first, so that nobody loses what it depends on. Idempotent."""
+        """End what runs, last started first, so that nobody loses what it depends on."""
         for watch in self._watches.values():
             watch.cancel()
         self._watches.clear()
+        self._report("ending all")
         for process in reversed(self._processes.values()):
             await process.end(self._patience.end_s)
 

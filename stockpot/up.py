@@ -28,6 +28,7 @@ def curl_line(stack: Stack, model: str) -> str:
         "model": model,
         "messages": [{"role": "user", "content": "Write a haiku about soup."}],
         "max_tokens": 48,
+        "temperature": 0.2,
     }
     words = [
         *("curl", "--silent", "--noproxy", "*", f"{stack.base_url}/chat/completions"),

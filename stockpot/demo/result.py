@@ -55,7 +55,7 @@ class DemoResult:
     def summary(self) -> dict[str, Any]:
         """The figures, by the names that `--json` prints."""
         pairs = [(record.warm, record.cold) for record in self.records if record.cold is not None]
-        warm, cold = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        warm, cold = [before for before, _ in pairs], [after for _, after in pairs]
         ttft_ms_warm, ttft_ms_cold = ttft_ms_p50(warm), ttft_ms_p50(cold)
         restarted = [record.warm for record in self.records if record.is_after_restart]
         return {
@@ -70,6 +70,7 @@ class DemoResult:
             "wall_s_cold": round(self.wall_s_cold, 1),
             "turns": len(self.records),
             "turns_cold": len(cold),
+            "answers_differing": sum(before.text != after.text for before, after in pairs),
             "errors": len(self.failures),
             "worker_killed": self.worker_killed,
             "hit_rate_after_worker_restart": token_hit_rate(restarted),

@@ -46,7 +46,7 @@ async def test_all_end_with_the_block(tmp_path: Path) -> None:
         pids = [one["pid"] for one in ready]
         assert all(is_running(pid) for pid in pids)
     assert not any(is_running(pid) for pid in pids)
-    assert lines == ["starting a", "starting b"]
+    assert lines == ["starting a", "starting b", "ending all"]
 
 
 async def test_when_one_dies_all_end_and_its_last_lines_are_told(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ def test_figures() -> None:
     assert figures["ttft_speedup_p50"] == 7
     assert figures["prefill_tokens_warm"] == 1000 + 240 + 200 + 100
     assert figures["prefill_tokens_cold"] == 4000
+    assert figures["answers_differing"] == 0
     assert figures["hit_rate_after_worker_restart"] == pytest.approx(960 / 1200)
     assert figures["tokens_restored_after_worker_restart"] == 960
     assert (figures["turns"], figures["turns_cold"], figures["errors"]) == (4, 4, 0)
