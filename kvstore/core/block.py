@@ -42,7 +42,8 @@ def header_bytes(block_tokens: int) -> int:
 
 def value_checksum(value: ByteView) -> bytes:
     """xxh3_128 of `value`, 16 bytes, big endian: the sum that `Put` and `Get` carry."""
-    return xxhash.xxh3_128_digest(value)
+    # Before Python 3.12 numpy does not declare that an array is a buffer.
+    return xxhash.xxh3_128_digest(value.data if isinstance(value, np.ndarray) else value)
 
 
 def encode_header(header: BlockHeader, payload: ByteView) -> bytes:

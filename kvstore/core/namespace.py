@@ -58,8 +58,7 @@ class Fingerprint:
             (b"shard_count", struct.pack("<I", self.shard_count)),
             (b"salt", self.salt),
         ]
-        for name in sorted(self.properties):
-            fields.append((b"property:" + name.encode(), self.properties[name].encode()))
+        fields.extend((b"property:" + name.encode(), text.encode()) for name, text in sorted(self.properties.items()))
         digest = hashlib.sha256(_DOMAIN)
         for tag, value in fields:
             digest.update(struct.pack("<II", len(tag), len(value)))
