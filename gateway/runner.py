@@ -115,8 +115,4 @@ class TurnRunner:
         """Keep the answer's own ids, so that the session's next prompt has the tokens whose KV is stored."""
         if turn.prompt_text is None:
             return
-        text = turn.model.text
-        ids = answer.token_ids
-        while ids and ids[-1] in text.vocab.end_of_generation:
-            ids = ids[:-1]
-        text.tokeniser.remember_answer(turn.salt, turn.prompt_text, answer.text, ids)
+        turn.model.text.tokeniser.remember_answer(turn.salt, turn.prompt_text, answer.text, answer.token_ids)

@@ -81,18 +81,30 @@ class Tokeniser:
     def remember_answer(self, salt: bytes, prompt: str, answer: str, answer_ids: Sequence[int]) -> bool:
         """After an answer: keep its own ids for when it comes back as part of a prompt.
 
-        `answer_ids` are without the end-of-generation token. False when they cannot be used: they do not
-        spell `answer` (it was cut by a stop string), or it would be cut at a special token."""
+        `answer_ids` are those generated, which may go beyond `answer` when a stop string cut it. False when
+        nothing can be kept: no answer, or one that would be cut at a special token written in it."""
         if self.splitter is None or not answer or self.splitter.search(answer):
-            return False
-        if b"".join(map(self._vocabulary.piece, answer_ids)) != answer.encode():
             return False
         tail = self._split(prompt)[-1]
         if self.splitter.fullmatch(tail):
             tail = ""
-        tail_ids = self._tokenise_all([tail])[0]
-        self.cache.put(salt, tail + answer, np.concatenate([tail_ids, as_tokens(answer_ids)]))
+        ids = [*self._tokenise(tail).tolist(), *self._own_ids(answer, answer_ids)]
+        self.cache.put(salt, tail + answer, as_tokens(ids))
         return True
+
+    def _own_ids(self, answer: str, answer_ids: Sequence[int]) -> list[int]:
+        """`answer_ids` as far as they spell `answer`, then the ids of what is left of its text."""
+        raw = answer.encode()
+        count, end, spelt = 0, 0, 0  # up to the last whole character; and bytes spelt so far
+        for number, token in enumerate(answer_ids, 1):
+            piece = self._vocabulary.piece(token)
+            if not piece or raw[spelt : spelt + len(piece)] != piece:
+                break
+            spelt += len(piece)
+            is_whole = spelt == len(raw) or raw[spelt] & 0b1100_0000 != 0b1000_0000  # no UTF-8 continuation byte
+            if is_whole:
+                count, end = number, spelt
+        return [*answer_ids[:count], *self._tokenise(raw[end:].decode()).tolist()]
 
     def _split(self, text: str) -> list[str]:
         """The segments and the special tokens between them, in order; no empty ones, but for an empty text."""
@@ -102,7 +114,10 @@ class Tokeniser:
         return [text[start:end] for start, end in itertools.pairwise(cuts) if start < end] or [""]
 
     def _tokenise_all(self, segments: Iterable[str]) -> list[Tokens]:
-        return [as_tokens(self._vocabulary.tokenize(segment, parse_special=True)) for segment in segments]
+        return [self._tokenise(segment) for segment in segments]
+
+    def _tokenise(self, segment: str) -> Tokens:
+        return as_tokens(self._vocabulary.tokenize(segment, parse_special=True))
 
 
 def make_tokeniser(vocabulary: Vocabulary, cache_bytes_max: int) -> Tokeniser:

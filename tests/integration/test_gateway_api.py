@@ -1,10 +1,8 @@
 """The OpenAI API as the `openai` package sees it, against scripted workers."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from gateway_rig import API_KEY, Rig, running_rig
 from scripted_engine import Script, ScriptedEngine
 
@@ -122,13 +120,15 @@ async def test_an_answer_cut_by_length_says_so(rig: Rig) -> None:
     assert answer.choices[0].finish_reason == "length"
 
 
-@pytest.mark.parametrize("as_prompt", [lambda ids: "def f(x):", lambda ids: ["def f(x):"], list, lambda ids: [ids]])
-async def test_completions_take_text_or_ids(rig: Rig, vocab: Vocab, as_prompt: Callable[[list[int]], Any]) -> None:
+async def test_completions_take_text_or_ids(rig: Rig, vocab: Vocab) -> None:
     ids = vocab.tokenize("def f(x):", parse_special=True)
-    answer = await rig.openai.completions.create(model="smollm2", prompt=as_prompt(ids))
-    assert answer.choices[0].text == "Hello, world!"
-    assert answer.id.startswith("cmpl-") and answer.object == "text_completion"
-    assert list(only_request(rig).tokens) == ids
+    prompts: list[Any] = ["def f(x):", ["def f(x):"], ids, [ids]]
+    for prompt in prompts:
+        answer = await rig.openai.completions.create(model="smollm2", prompt=prompt)
+        assert answer.choices[0].text == "Hello, world!"
+        assert answer.id.startswith("cmpl-") and answer.object == "text_completion"
+    requests = [request for engine in rig.engines for request in engine.requests]
+    assert [list(request.tokens) for request in requests] == [ids] * 4
 
 
 async def test_completions_are_streamed(rig: Rig) -> None:

@@ -85,14 +85,36 @@ def test_remembered_ids_are_the_salts_own(vocab: Vocab) -> None:
     assert others == vocab.tokenize("<|im_start|>x\nHello", parse_special=True)
 
 
-@pytest.mark.parametrize(
-    ("answer", "ids_of"),
-    [("Hello", "Hello!"), ("Hello!", "Hello"), ("", ""), ("a<|im_end|>b", "a<|im_end|>b")],
+@settings(max_examples=100, deadline=None)
+@given(
+    pieces=st.lists(st.sampled_from(["Hel", "lo", " wor", "é", "日本", "🙂", "\n", "12"]), min_size=1, max_size=8),
+    cut=st.integers(0, 20),
 )
-def test_answers_that_are_not_their_ids_are_not_remembered(vocab: Vocab, answer: str, ids_of: str) -> None:
-    tokeniser = make_tokeniser(vocab, cache_bytes_max=1 << 20)
-    ids = vocab.tokenize(ids_of, parse_special=False)
-    assert not tokeniser.remember_answer(b"", "<|im_start|>x\n", answer, ids)
+def test_an_answer_that_was_cut_keeps_the_ids_before_the_cut(
+    roomy: Tokeniser, vocab: Vocab, pieces: list[str], cut: int
+) -> None:
+    ids = [token for piece in pieces for token in vocab.tokenize(piece, parse_special=False)]
+    answer = "".join(pieces)[:cut] or "x"
+    salt = repr((pieces, cut)).encode()
+    assert roomy.remember_answer(salt, "<|im_start|>a\n", answer, [*ids, vocab.special_tokens["<|im_end|>"]])
+    found = asyncio.run(roomy.tokenise("<|im_start|>a\n" + answer, salt, add_bos=False)).tolist()
+    head = vocab.tokenize("<|im_start|>a\n", parse_special=True)
+    assert found[: len(head)] == head
+    own = found[len(head) :]
+    assert b"".join(map(vocab.piece, own)) == answer.encode()
+    # Every id whose text, and that of all before it, lies whole within the answer is the generated one.
+    spelt = ""
+    for place, piece in enumerate(pieces):
+        spelt += piece
+        if not answer.startswith(spelt):
+            break
+        count = len([token for whole in pieces[: place + 1] for token in vocab.tokenize(whole, parse_special=False)])
+        assert own[:count] == ids[:count]
+
+
+@pytest.mark.parametrize("answer", ["", "a<|im_end|>b"])
+def test_answers_without_a_segment_of_their_own_are_not_remembered(roomy: Tokeniser, vocab: Vocab, answer: str) -> None:
+    assert not roomy.remember_answer(b"", "<|im_start|>x\n", answer, vocab.tokenize(answer, parse_special=False))
 
 
 def test_long_texts_leave_the_loop_and_are_exact(tokeniser: Tokeniser, vocab: Vocab) -> None:
