@@ -66,7 +66,7 @@ cp "$work"/build/bin/*.so "$source/llama_cpp/lib/"
 say "4/4 packing the wheel"
 mkdir -p "$out"
 "$python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work/wheel" \
-    -C cmake.define.LLAMA_BUILD=OFF "$source" >&2
+    --config-settings cmake.define.LLAMA_BUILD=OFF "$source" >&2
 "$python" -m zipfile -l "$work"/wheel/*.whl | grep libllama.so >/dev/null || { say "the wheel has no libllama.so"; exit 1; }
 # Renamed into place, so that a run cut short never leaves half a wheel to be found.
 mv "$work"/wheel/*.whl "$out/"
