@@ -23,6 +23,7 @@ def main(
     model_name: Annotated[str | None, typer.Option(help="Name that clients ask for.")] = None,
     context_tokens: Annotated[int | None, typer.Option(help="Largest prompt plus answer.")] = None,
     cells: Annotated[int | None, typer.Option(help="Tokens of KV that all turns share.")] = None,
+    idle_cells_max: Annotated[int | None, typer.Option(help="Cells that finished turns may keep hot.")] = None,
     slots: Annotated[int | None, typer.Option(help="Turns that run at once or stay hot.")] = None,
     queue_max: Annotated[int | None, typer.Option(help="Turns that may wait for a slot.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads that compute; at most the cores.")] = None,

@@ -39,6 +39,7 @@ class LoopSettings:
     context_tokens: int
     batch_tokens: int
     chunk_beside_decodes: int
+    idle_cells_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +283,7 @@ class ModelLoop:
                 self._empty(turn.slot)
             else:
                 self._table.release(turn.slot)
+                self._trim_idle()
         turn.state = TurnState.DONE
         turn.emit(Finished(reason, len(turn.answer), turn.text.stopped_by, message))
 
@@ -301,6 +303,14 @@ class ModelLoop:
                 return False
             self._empty(idle)
         return True
+
+    def _trim_idle(self) -> None:
+        """Empty the coldest idle slots beyond what may stay hot; the newest one always stays."""
+        while self._table.idle_cells() > self._settings.idle_cells_max:
+            coldest, newest = self._table.coldest_idle(), self._table.newest_idle()
+            if coldest == newest:
+                return
+            self._empty(coldest)
 
     def _make_room_for_batch(self, chunks: Sequence[Chunk]) -> bool:
         """As `_make_room`; a turn is preempted when that is not enough, and False means plan anew."""

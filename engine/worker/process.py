@@ -78,7 +78,11 @@ def load_engine(settings: WorkerSettings) -> Engine:
         store_reason=tested.reason,
     )
     loop_settings = LoopSettings(
-        settings.block_tokens, context_tokens, settings.batch_tokens, settings.chunk_beside_decodes
+        block_tokens=settings.block_tokens,
+        context_tokens=context_tokens,
+        batch_tokens=settings.batch_tokens,
+        chunk_beside_decodes=settings.chunk_beside_decodes,
+        idle_cells_max=settings.idle_cells_max or (context.cells // 2 if settings.store else context.cells),
     )
     return Engine(model, context, ModelLoop(context, table, mover, model.piece, loop_settings), facts)
 

@@ -25,6 +25,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Largest prompt plus answer; 0 takes the model's, at most 32,768."""
     cells: int = 0
     """Tokens of KV in the hot tier, for all turns together; 0 takes twice the context."""
+    idle_cells_max: int = 0
+    """Cells that finished turns may keep hot: attention pays for every used cell, and a restore is cheap. 0 takes
+    half of the cells, or all of them without a store."""
     slots: int = 16
     """Turns that run at once or stay hot."""
     queue_max: int = 64
@@ -64,8 +67,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         host, _, port = self.listen.rpartition(":")
         if not host or not port.isdigit() or int(port) > 65535:
             raise ConfigError(f"listen is {self.listen!r}, expected HOST:PORT")
-        if self.context_tokens < 0 or self.cells < 0:
-            raise ConfigError("context_tokens and cells must not be negative; 0 takes the default")
+        if min(self.context_tokens, self.cells, self.idle_cells_max) < 0:
+            raise ConfigError("context_tokens, cells and idle_cells_max must not be negative; 0 takes the default")
 
     @property
     def model_path(self) -> Path:

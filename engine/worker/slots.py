@@ -180,6 +180,15 @@ class SlotTable:
         idle = [s for s in self._slots if s.state is SlotState.IDLE]
         return min(idle, key=lambda s: s.last_use).number if idle else 0
 
+    def newest_idle(self) -> int:
+        """The idle slot used last; 0 when none is idle."""
+        idle = [s for s in self._slots if s.state is SlotState.IDLE]
+        return max(idle, key=lambda s: s.last_use).number if idle else 0
+
+    def idle_cells(self) -> int:
+        """Cells that would be free if every idle slot were emptied."""
+        return self.cells_available() - self.cells.free
+
     def take_hot_changes(self) -> tuple[list[BlockKey], list[BlockKey]]:
         """Block keys that became hot, and that went, since the last call."""
         added, removed = sorted(self._hot_added), sorted(self._hot_removed)

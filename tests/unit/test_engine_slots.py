@@ -68,3 +68,13 @@ def test_no_slot_when_all_are_busy() -> None:
     slots = table(slots=1)
     assert slots.claim(NAMESPACE, np.array([1, 2], np.uint32)) is not None
     assert slots.claim(NAMESPACE, np.array([1, 2], np.uint32)) is None
+
+
+def test_idle_cells_are_those_that_no_running_turn_shares() -> None:
+    slots = table()
+    run(slots, [*SYSTEM, *range(50)])
+    assert slots.idle_cells() == 90
+    claim = slots.claim(NAMESPACE, np.array([*SYSTEM, 7, 8], np.uint32))
+    assert claim is not None
+    assert slots.idle_cells() == 50
+    assert slots.newest_idle() == slots.coldest_idle() != claim.slot
