@@ -1,4 +1,4 @@
-"""The demo from start to end, in the order of the issue it answers.
+"""The demo from start to end.
 
 1. Start node, workers and gateway.
 2. Warm: all agents run the first half of their sessions.
@@ -60,7 +60,7 @@ async def run_demo(settings: DemoSettings, progress: Progress) -> DemoResult:
         memory = _memory(stack)
     return DemoResult(
         records=tuple(record for agent in agents for record in agent.records),
-        failures=tuple(agent.failure for agent in agents if agent.failure is not None),
+        failures=tuple(failure for agent in agents for failure in agent.failures),
         wall_s_warm=wall_s_warm,
         wall_s_cold=wall_s_cold,
         worker_killed=killed,
@@ -112,8 +112,6 @@ def _machine(settings: StackSettings, model: str) -> dict[str, str | int]:
         "model": model,
         "workers": settings.workers,
         "threads_per_worker": settings.threads,
-        "context_tokens": settings.context_tokens,
-        "cells_per_worker": settings.cells,
     }
 
 

@@ -44,8 +44,8 @@ class Agent:
     session: Session
     records: list[TurnRecord] = field(default_factory=list)
     prompts: list[list[Message]] = field(default_factory=list)
-    failure: str | None = None
-    """Why the session ended early."""
+    failures: list[str] = field(default_factory=list)
+    """Why the session, or its cold run, ended early; one line each."""
 
     @property
     def worker(self) -> str:
@@ -56,14 +56,14 @@ class Agent:
         """Go on up to `last_turn`; with `restarted_worker`, the first turn is marked if that one served the last."""
         is_after_restart = bool(restarted_worker) and self.worker == restarted_worker
         messages = self._history()
-        while len(self.records) < last_turn and self.failure is None:
+        while len(self.records) < last_turn and not self.failures:
             turn = len(self.records) + 1
             messages.append({"role": "user", "content": self.session.user_messages[turn - 1]})
             endpoint.progress.turn_started(self.session.agent, turn, is_cold=False)
             try:
                 answer = await endpoint.ask(messages)
             except TurnError as error:
-                self.failure = f"{self.session.agent}, turn {turn}: {error}"
+                self.failures.append(f"{self.session.agent}, turn {turn}: {error}")
                 return
             self.prompts.append(list(messages))
             messages.append({"role": "assistant", "content": answer.text})
@@ -79,7 +79,7 @@ class Agent:
             try:
                 answer = await endpoint.ask(self.prompts[index], new_salt())
             except TurnError as error:
-                self.failure = f"{record.agent}, turn {record.turn}, cold: {error}"
+                self.failures.append(f"{record.agent}, turn {record.turn}, cold: {error}")
                 return
             self.records[index] = replace(record, cold=answer)
             endpoint.progress.turn_done(self.records[index])
@@ -101,4 +101,4 @@ async def run_all_cold(agents: Sequence[Agent], endpoint: Endpoint, *, is_last_t
     """All agents at once, as in the warm run: each its turns again, or only its last one."""
     async with asyncio.TaskGroup() as tasks:
         for agent in agents:
-            tasks.create_task(agent.run_cold(endpoint, len(agent.records) if is_last_turn_only else 1))
+            tasks.create_task(agent.run_cold(endpoint, max(1, len(agent.records)) if is_last_turn_only else 1))
