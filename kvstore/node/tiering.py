@@ -29,7 +29,8 @@ class Demoter:
         self._store = store
         self._arena = arena
         self._disk = disk
-        self._queue: deque[Block] = deque(maxlen=queue_blocks_max)
+        self._queue: deque[Block] = deque()
+        self._queue_blocks_max = queue_blocks_max
         self._filled = asyncio.Event()
         self._in_flight = 0
 
@@ -38,9 +39,9 @@ class Demoter:
         return len(self._queue) + self._in_flight
 
     def enqueue(self, blocks: Sequence[Block]) -> None:
-        """Have `blocks` written. When the queue is full its oldest stay in memory only."""
+        """Have `blocks` written. Those for which the queue has no room stay in memory only."""
         if not self._disk.off_reason:
-            self._queue.extend(blocks)
+            self._queue.extend(blocks[: self._queue_blocks_max - len(self._queue)])
             self._filled.set()
 
     async def run(self) -> None:
