@@ -5,22 +5,19 @@ elsewhere), CacheDegradedError (recompute). Every wait has a deadline.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TypeVar
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from kvstore.client.filling import Fill, FillPlan, fill_blocks
 from kvstore.client.link import NodeLink
 from kvstore.client.reading import Blocks, ReadPlan, read_blocks
 from kvstore.client.types import ClientCounts, FillItem, Match, NamespaceInfo, Path
-from kvstore.core.errors import LimitError, NamespaceUnknownError, UnavailableError
+from kvstore.core.errors import LimitError, UnavailableError
 from kvstore.core.keys import BlockKey, NamespaceId
 from kvstore.core.namespace import Fingerprint
 from kvstore.wire import kvstore_pb2 as pb
 
 _WATCH_RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0)
-
-Answer = TypeVar("Answer")
 
 
 class StoreClient:
@@ -31,7 +28,6 @@ class StoreClient:
 
     def __init__(self, link: NodeLink) -> None:
         self._link = link
-        self._fingerprints: dict[NamespaceId, Fingerprint] = {}
 
     @classmethod
     async def connect(cls, address: str, *, prefer_local: bool = True, call_deadline_s: float = 1.0) -> "StoreClient":
@@ -72,7 +68,7 @@ class StoreClient:
         )
         answer = await self._link.call("OpenNamespace", pb.OpenNamespaceRequest(fingerprint=message))
         namespace_id = NamespaceId(answer.namespace_id)
-        self._fingerprints[namespace_id] = fingerprint
+        self._link.fingerprints[namespace_id] = message
         return NamespaceInfo(
             namespace_id=namespace_id,
             epoch=answer.epoch,
@@ -93,12 +89,11 @@ class StoreClient:
                 answer = await self._link.call("Match", request)
             return Match(answer.blocks, answer.blocks_in_memory, answer.bytes)
 
-        return await self._reopening(namespace_id, ask)
+        return await self._link.reopening(namespace_id, ask)
 
-    @asynccontextmanager
-    async def read(
+    def read(
         self, namespace_id: NamespaceId, keys: Sequence[BlockKey], shard: int = 0, prefix_only: bool = True
-    ) -> AsyncIterator[Blocks]:
+    ) -> AbstractAsyncContextManager[Blocks]:
         """The values of `keys`, read-only, valid inside the `async with` only.
 
         By shared memory they lie in the node's arena under a lease; a reader that stops for longer than
@@ -108,21 +103,18 @@ class StoreClient:
         against their checksums, and a damaged one is a miss, counted in `counts`.
 
         Raises: CallerError, UnavailableError, LeaseExpiredError."""
-        plan = ReadPlan(namespace_id, keys, shard, prefix_only)
-        async with AsyncExitStack() as stack:
-            yield await self._reopening(namespace_id, lambda: stack.enter_async_context(read_blocks(self._link, plan)))
+        return read_blocks(self._link, ReadPlan(namespace_id, keys, shard, prefix_only))
 
-    @asynccontextmanager
-    async def fill(self, namespace_id: NamespaceId, items: Sequence[FillItem], shard: int = 0) -> AsyncIterator[Fill]:
+    def fill(
+        self, namespace_id: NamespaceId, items: Sequence[FillItem], shard: int = 0
+    ) -> AbstractAsyncContextManager[Fill]:
         """Space for the values `items`, to be written and then committed inside the `async with`.
 
         Without `commit`, or when it raises, nothing is stored. A writer has the lease's TTL (10 s by
         default) from here to the commit.
 
         Raises: CallerError, UnavailableError, LeaseExpiredError."""
-        plan = FillPlan(namespace_id, items, shard)
-        async with AsyncExitStack() as stack:
-            yield await self._reopening(namespace_id, lambda: stack.enter_async_context(fill_blocks(self._link, plan)))
+        return fill_blocks(self._link, FillPlan(namespace_id, items, shard))
 
     async def watch(self, namespace_id: NamespaceId | None = None) -> AsyncIterator[pb.WatchResponse]:
         """Block events of one namespace or all, without end: a snapshot, then changes.
@@ -154,13 +146,3 @@ class StoreClient:
     async def close(self) -> None:
         """Close all connections. What is leased is given back; views still in use stay mapped."""
         await self._link.close()
-
-    async def _reopening(self, namespace_id: NamespaceId, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """What `ask` answers; once more if the node has restarted and forgotten the namespace."""
-        try:
-            return await ask()
-        except NamespaceUnknownError:
-            if (fingerprint := self._fingerprints.get(namespace_id)) is None:
-                raise
-        await self.open_namespace(fingerprint)
-        return await ask()

@@ -83,7 +83,8 @@ class FillPlan:
 async def fill_blocks(link: NodeLink, plan: FillPlan) -> AsyncIterator[Fill]:
     """See `StoreClient.fill`."""
     begin = plan.begin()
-    if (answer := await link.call_local(pb.LocalRequest(put_begin=begin))) is not None:
+    request = pb.LocalRequest(put_begin=begin)
+    if (answer := await link.reopening(plan.namespace_id, lambda: link.call_local(request))) is not None:
         connection, response = answer
         local = _LocalFill(link, connection, response.put_begun)
         fill = Fill(local)
@@ -92,7 +93,7 @@ async def fill_blocks(link: NodeLink, plan: FillPlan) -> AsyncIterator[Fill]:
         finally:
             local.end(fill.is_committed)
         return
-    remote = await link.guarded(lambda: _RemoteFill.begin(link, begin))
+    remote = await link.reopening(plan.namespace_id, lambda: link.guarded(lambda: _RemoteFill.begin(link, begin)))
     try:
         yield Fill(remote)
     finally:

@@ -14,7 +14,14 @@ from kvstore.client.buffers import BufferPool
 from kvstore.client.local import ConnectionLostError, LocalConnection, connect_local
 from kvstore.client.remote import RemoteNode, within
 from kvstore.client.types import ClientCounts, Path
-from kvstore.core.errors import CallerError, LeaseExpiredError, LimitError, UnavailableError
+from kvstore.core.errors import (
+    CallerError,
+    LeaseExpiredError,
+    LimitError,
+    NamespaceUnknownError,
+    UnavailableError,
+)
+from kvstore.core.keys import NamespaceId
 from kvstore.wire import kvstore_pb2 as pb
 
 _LOCAL_RETRY_S = 1.0
@@ -32,6 +39,8 @@ class NodeLink:
         self.deadline_s = call_deadline_s
         self.buffers = BufferPool()
         self.counts = ClientCounts()
+        self.fingerprints: dict[NamespaceId, pb.Fingerprint] = {}
+        """Of the namespaces that this client has opened."""
         self._prefer_local = prefer_local
         self._breaker = CircuitBreaker(time.monotonic, call_deadline_s)
         self._local: LocalConnection | None = None
@@ -80,6 +89,16 @@ class NodeLink:
             raise
         self._breaker.succeeded()
         return answer
+
+    async def reopening(self, namespace_id: NamespaceId, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """What `ask` answers; once more if the node has restarted and forgotten the namespace."""
+        try:
+            return await ask()
+        except NamespaceUnknownError:
+            if (fingerprint := self.fingerprints.get(namespace_id)) is None:
+                raise
+        await self.call("OpenNamespace", pb.OpenNamespaceRequest(fingerprint=fingerprint))
+        return await ask()
 
     async def call(self, name: str, request: Any) -> Any:
         """The answer to the unary gRPC call `name`."""

@@ -23,6 +23,7 @@ from kvstore.wire_codec import MESSAGE_BYTES_MAX
 
 _LENGTH = struct.Struct("<I")
 _HELLO_BYTES_MAX = 256
+_RELEASE_DELAY_S = 0.001
 _NO_ANSWER_ID = 0  # answers to it are dropped
 
 
@@ -38,6 +39,7 @@ class LocalConnection(asyncio.Protocol):
         self._arena = arena
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
+        self._to_release: list[int] = []
         self._waiting: dict[int, asyncio.Future[pb.LocalResponse]] = {}
         self._ids = itertools.count(1)
         self.is_open = True
@@ -67,6 +69,12 @@ class LocalConnection(asyncio.Protocol):
         request.id = _NO_ANSWER_ID
         with suppress(ConnectionLostError):
             self._send(request)
+
+    def release(self, lease_id: int) -> None:
+        """Give a read lease back: with the next call, or in a moment if none comes."""
+        self._to_release.append(lease_id)
+        if len(self._to_release) == 1:
+            asyncio.get_running_loop().call_later(_RELEASE_DELAY_S, self._release_now)
 
     def close(self) -> None:
         """End the connection; the node takes all leases back."""
@@ -99,7 +107,20 @@ class LocalConnection(asyncio.Protocol):
         if not self.is_open or self._transport is None:
             raise ConnectionLostError("the local socket is closed")
         raw = request.SerializeToString()
-        self._transport.write(_LENGTH.pack(len(raw)) + raw)
+        self._transport.write(self._released() + _LENGTH.pack(len(raw)) + raw)
+
+    def _released(self) -> bytes:
+        """The frame that gives back what is to be released, if anything."""
+        if not self._to_release:
+            return b""
+        request = pb.LocalRequest(id=_NO_ANSWER_ID, release=pb.ReleaseRequest(lease_ids=self._to_release))
+        self._to_release.clear()
+        raw = request.SerializeToString()
+        return _LENGTH.pack(len(raw)) + raw
+
+    def _release_now(self) -> None:
+        if self.is_open and self._transport is not None:
+            self._transport.write(self._released())
 
     def _answer(self, raw: bytes) -> None:
         try:
@@ -116,7 +137,7 @@ class LocalConnection(asyncio.Protocol):
     def _give_back(self, response: pb.LocalResponse) -> None:
         """The caller is gone (deadline, cancelled): what it was leased would wait for its TTL."""
         if response.acquire.lease_id:
-            self.tell(pb.LocalRequest(release=pb.ReleaseRequest(lease_ids=[response.acquire.lease_id])))
+            self.release(response.acquire.lease_id)
         if response.put_begun.lease_id:
             self.tell(pb.LocalRequest(put_commit=pb.PutCommit(lease_id=response.put_begun.lease_id)))
 

@@ -1,8 +1,8 @@
 """Reading blocks: leased in the node's arena, or streamed into buffers of our own."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 
 import grpc
@@ -48,15 +48,16 @@ async def read_blocks(link: NodeLink, plan: ReadPlan) -> AsyncIterator[Blocks]:
     """See `StoreClient.read`."""
     asked_at_s = time.monotonic()
     acquire = pb.AcquireRequest(namespace_id=plan.namespace_id, blocks=plan.block_ids(), prefix_only=plan.prefix_only)
-    if (answer := await link.call_local(pb.LocalRequest(acquire=acquire))) is not None:
+    request = pb.LocalRequest(acquire=acquire)
+    if (answer := await link.reopening(plan.namespace_id, lambda: link.call_local(request))) is not None:
         connection, response = answer
-        async with _leased(connection, response.acquire, asked_at_s) as blocks:
+        with _leased(connection, response.acquire, asked_at_s) as blocks:
             yield blocks
         return
     buffers: dict[int, memoryview] = {}
     values: list[memoryview | None] = [None] * len(plan.keys)
     try:
-        await link.guarded(lambda: _receive(link, plan, buffers, values))
+        await link.reopening(plan.namespace_id, lambda: link.guarded(lambda: _receive(link, plan, buffers, values)))
         yield Blocks(values, "grpc", lambda: True)
     finally:
         for item, buffer in buffers.items():
@@ -64,10 +65,8 @@ async def read_blocks(link: NodeLink, plan: ReadPlan) -> AsyncIterator[Blocks]:
                 link.buffers.give_back(buffer)
 
 
-@asynccontextmanager
-async def _leased(
-    connection: LocalConnection, response: pb.AcquireResponse, asked_at_s: float
-) -> AsyncIterator[Blocks]:
+@contextmanager
+def _leased(connection: LocalConnection, response: pb.AcquireResponse, asked_at_s: float) -> Iterator[Blocks]:
     # Counted from before the question, so it ends here before it ends there.
     expires_at_s = asked_at_s + response.ttl_ms / 1000
     values = [
@@ -87,7 +86,7 @@ async def _leased(
         for view in values:
             _released(view)
         if response.lease_id:
-            connection.tell(pb.LocalRequest(release=pb.ReleaseRequest(lease_ids=[response.lease_id])))
+            connection.release(response.lease_id)
 
 
 def _released(view: memoryview | None) -> bool:

@@ -67,7 +67,8 @@ def _handlers(service: Service, observer: Observer, timer: CallTimer) -> dict[st
         return service.match(request)
 
     async def acquire(request: pb.AcquireRequest) -> pb.AcquireResponse:
-        return await service.acquire(request, None)
+        answer = service.acquire(request, None)
+        return answer if isinstance(answer, pb.AcquireResponse) else await answer
 
     async def release(request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         return service.release(request)

@@ -9,8 +9,10 @@ import logging
 import os
 import socket
 import struct
+import time
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from google.protobuf.message import DecodeError
 
@@ -25,6 +27,9 @@ from kvstore.wire_codec import MESSAGE_BYTES_MAX
 _LENGTH = struct.Struct("<I")
 _CALLS_PER_CONNECTION_MAX = 256
 _CONNECTIONS_MAX = 256
+
+Answer = dict[str, Any]
+"""The one field of `LocalResponse.answer` that is set, by name."""
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +124,18 @@ class _Connection(asyncio.Protocol):
             log.warning("local_frame_is_no_request bytes=%d", len(raw))
             self.close()
             return
-        call = asyncio.get_running_loop().create_task(self._answer(request))
+        name = request.WhichOneof("call") or ""
+        start_s = time.perf_counter()
+        answer: Answer | Coroutine[Any, Any, Answer]
+        try:
+            answer = self._call(name, request)
+        except StockpotError as error:
+            answer = _error_answer(error)
+        if isinstance(answer, dict):
+            self._send(request.id, answer)
+            self._server.timer.record("local", name, start_s)
+            return
+        call = asyncio.get_running_loop().create_task(self._answer_later(request.id, name, start_s, answer))
         self._calls.add(call)
         call.add_done_callback(self._ended)
         self._throttle()
@@ -138,36 +154,49 @@ class _Connection(asyncio.Protocol):
         else:
             self._transport.pause_reading()
 
-    async def _answer(self, request: pb.LocalRequest) -> None:
-        response = pb.LocalResponse(id=request.id)
-        name = request.WhichOneof("call")
-        with self._server.timer.time("local", name or "none"):
-            try:
-                await self._call(name, request, response)
-            except StockpotError as error:
-                response.error.code = status_code(error).value[0]
-                response.error.message = str(error)
+    async def _answer_later(
+        self, request_id: int, name: str, start_s: float, answer: Coroutine[Any, Any, Answer]
+    ) -> None:
+        try:
+            self._send(request_id, await answer)
+        except StockpotError as error:
+            self._send(request_id, _error_answer(error))
+        self._server.timer.record("local", name, start_s)
+
+    def _send(self, request_id: int, answer: Answer) -> None:
         assert self._transport is not None
-        raw = response.SerializeToString()
+        raw = pb.LocalResponse(id=request_id, **answer).SerializeToString()
         self._transport.write(_LENGTH.pack(len(raw)) + raw)
 
-    async def _call(self, name: str | None, request: pb.LocalRequest, response: pb.LocalResponse) -> None:
+    def _call(self, name: str, request: pb.LocalRequest) -> Answer | Coroutine[Any, Any, Answer]:
+        """The answer, or a coroutine for it when the call must wait for the disk."""
         service = self._server.service
         match name:
             case "match":
-                response.match.CopyFrom(service.match(request.match))
+                return {"match": service.match(request.match)}
             case "acquire":
-                response.acquire.CopyFrom(await service.acquire(request.acquire, self))
+                acquired = service.acquire(request.acquire, self)
+                return (
+                    {"acquire": acquired} if isinstance(acquired, pb.AcquireResponse) else _named("acquire", acquired)
+                )
             case "release":
-                response.release.CopyFrom(service.release(request.release))
+                return {"release": service.release(request.release)}
             case "put_begin":
-                response.put_begun.CopyFrom(service.put_begin(request.put_begin, self))
+                return {"put_begun": service.put_begin(request.put_begin, self)}
             case "put_commit":
-                response.put_committed.CopyFrom(service.put_commit(request.put_commit, self))
+                return {"put_committed": service.put_commit(request.put_commit, self)}
             case "open_namespace":
-                response.open_namespace.CopyFrom(await service.open_namespace(request.open_namespace))
+                return _named("open_namespace", service.open_namespace(request.open_namespace))
             case _:
                 raise CallerError("request names no call that this node knows")
+
+
+async def _named(name: str, answer: Coroutine[Any, Any, Any]) -> Answer:
+    return {name: await answer}
+
+
+def _error_answer(error: StockpotError) -> Answer:
+    return {"error": pb.LocalError(code=status_code(error).value[0], message=str(error))}
 
 
 def _bound_socket(path: Path) -> socket.socket:

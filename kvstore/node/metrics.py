@@ -49,15 +49,23 @@ class CallTimer:
             buckets=_CALL_BUCKETS_S,
             registry=registry,
         )
+        self._by_call: dict[tuple[str, str], Histogram] = {}
 
     @contextmanager
     def time(self, transport: str, call: str) -> Iterator[None]:
         """Record how long the body takes."""
-        start = time.perf_counter()
+        start_s = time.perf_counter()
         try:
             yield
         finally:
-            self._seconds.labels(transport, call).observe(time.perf_counter() - start)
+            self.record(transport, call, start_s)
+
+    def record(self, transport: str, call: str, start_s: float) -> None:
+        """Record a call that began at `start_s` on the performance counter and ends now."""
+        seconds = self._by_call.get((transport, call))
+        if seconds is None:  # looking a label up costs more than recording
+            seconds = self._by_call[transport, call] = self._seconds.labels(transport, call)
+        seconds.observe(time.perf_counter() - start_s)
 
 
 class NodeCollector(Collector):

@@ -4,8 +4,8 @@ The one way to blocks: `Acquire` turns what is held into a lease, `Get` streams 
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple
 
 from kvstore.node.blocks import IN_MEMORY, Block, BlockId
 from kvstore.node.store import BlockStore
@@ -24,12 +24,13 @@ class HeldBlock(NamedTuple):
 _MISS = HeldBlock(pb.STATUS_MISS)
 
 
-async def hold_blocks(
+def hold_blocks(
     store: BlockStore, promoter: Promoter | None, block_ids: Sequence[BlockId], prefix_only: bool
-) -> list[HeldBlock]:
+) -> list[HeldBlock] | Coroutine[Any, Any, list[HeldBlock]]:
     """Pin each block in memory; with `prefix_only`, all after the first that is not there are misses.
 
-    The caller must `let_go` of the result, or hand its pins to a lease."""
+    Answers at once when nothing must be promoted, as nearly always: a task and a turn of the loop would cost
+    more than the work. The caller must `let_go` of what is held, or hand its pins to a lease."""
     store.traffic.blocks_asked += len(block_ids)
     held: list[HeldBlock] = []
     promotions: dict[int, asyncio.Task[pb.Status]] = {}
@@ -38,19 +39,8 @@ async def hold_blocks(
         held.append(found)
         if prefix_only and found.block is None:
             break
-    if promotions:
-        try:
-            await asyncio.wait(promotions.values())  # does not cancel them when this caller is cancelled
-        except asyncio.CancelledError:
-            let_go(store, held)
-            raise
-        _drop_failed(store, held, promotions)
-    if prefix_only:
-        _cut_at_first_gap(store, held, len(block_ids))
-    for item in held:
-        store.traffic.blocks_hit_memory += item.tier == pb.TIER_MEMORY
-        store.traffic.blocks_hit_disk += item.tier == pb.TIER_DISK
-    return held
+    n_asked = len(block_ids) if prefix_only else 0
+    return _promoted(store, held, promotions, n_asked) if promotions else _finished(store, held, n_asked)
 
 
 def let_go(store: BlockStore, held: Sequence[HeldBlock]) -> None:
@@ -58,6 +48,35 @@ def let_go(store: BlockStore, held: Sequence[HeldBlock]) -> None:
     for item in held:
         if item.block is not None:
             store.index.unpin(item.block)
+
+
+async def _promoted(
+    store: BlockStore, held: list[HeldBlock], promotions: dict[int, asyncio.Task[pb.Status]], n_asked: int
+) -> list[HeldBlock]:
+    """`held`, once all `promotions` (by place in it) have ended."""
+    try:
+        await asyncio.wait(promotions.values())  # does not cancel them when this caller is cancelled
+    except asyncio.CancelledError:
+        let_go(store, held)
+        raise
+    for place, promotion in promotions.items():
+        if (status := promotion.result()) != pb.STATUS_OK:
+            let_go(store, [held[place]])
+            held[place] = HeldBlock(status)
+    return _finished(store, held, n_asked)
+
+
+def _finished(store: BlockStore, held: list[HeldBlock], n_asked: int) -> list[HeldBlock]:
+    """`held`, counted; if `n_asked` is not 0, cut at the first gap and filled up with misses."""
+    if n_asked:
+        gap = next((place for place, item in enumerate(held) if item.block is None), len(held))
+        let_go(store, held[gap + 1 :])
+        del held[gap + 1 :]
+        held.extend([_MISS] * (n_asked - len(held)))
+    for item in held:
+        store.traffic.blocks_hit_memory += item.tier == pb.TIER_MEMORY
+        store.traffic.blocks_hit_disk += item.tier == pb.TIER_DISK
+    return held
 
 
 def _hold(
@@ -79,17 +98,3 @@ def _hold(
         return HeldBlock(pb.STATUS_BUSY)
     promotions[place] = promotion
     return HeldBlock(pb.STATUS_OK, block, pb.TIER_DISK)
-
-
-def _drop_failed(store: BlockStore, held: list[HeldBlock], promotions: dict[int, asyncio.Task[pb.Status]]) -> None:
-    for place, promotion in promotions.items():
-        if (status := promotion.result()) != pb.STATUS_OK:
-            let_go(store, [held[place]])
-            held[place] = HeldBlock(status)
-
-
-def _cut_at_first_gap(store: BlockStore, held: list[HeldBlock], n_asked: int) -> None:
-    gap = next((place for place, item in enumerate(held) if item.block is None), len(held))
-    let_go(store, held[gap + 1 :])
-    del held[gap + 1 :]
-    held.extend([_MISS] * (n_asked - len(held)))

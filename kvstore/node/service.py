@@ -4,7 +4,8 @@ Runs on the node's one task, so between two awaits the state is its own. Errors 
 `kvstore.core.errors`; the transports map them to codes (rpc_codes).
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any
 
 from kvstore.core.errors import CallerError, LeaseExpiredError, LimitError
 from kvstore.core.keys import NamespaceId
@@ -65,13 +66,25 @@ class Service:
         matched = self._store.index.match(namespace, request.keys, shard_count)
         return pb.MatchResponse(blocks=matched.blocks, blocks_in_memory=matched.blocks_in_memory, bytes=matched.bytes)
 
-    async def acquire(self, request: pb.AcquireRequest, owner: Owner | None) -> pb.AcquireResponse:
-        """See the proto. The lease ends with `owner`, if any."""
+    def acquire(
+        self, request: pb.AcquireRequest, owner: Owner | None
+    ) -> pb.AcquireResponse | Coroutine[Any, Any, pb.AcquireResponse]:
+        """See the proto. The lease ends with `owner`, if any. Later only when blocks come from disk."""
         namespace = NamespaceId(request.namespace_id)
         shard_count = self._store.shard_count(namespace)
         block_ids = checking.block_ids(namespace, request.blocks, shard_count, self._limits)
         ttl_s = checking.ttl_s(request.ttl_ms, self._limits)
-        held = await hold_blocks(self._store, self._promoter, block_ids, request.prefix_only)
+        held = hold_blocks(self._store, self._promoter, block_ids, request.prefix_only)
+        if isinstance(held, list):
+            return self._lease(held, ttl_s, owner)
+        return self._lease_later(held, ttl_s, owner)
+
+    async def _lease_later(
+        self, held: Coroutine[Any, Any, list[HeldBlock]], ttl_s: float, owner: Owner | None
+    ) -> pb.AcquireResponse:
+        return self._lease(await held, ttl_s, owner)
+
+    def _lease(self, held: list[HeldBlock], ttl_s: float, owner: Owner | None) -> pb.AcquireResponse:
         response = pb.AcquireResponse(items=map(_acquire_item, held), ttl_ms=round(ttl_s * 1000))
         if blocks := [item.block for item in held if item.block is not None]:
             response.lease_id = self._store.grant_read(blocks, ttl_s, owner).id
@@ -90,7 +103,8 @@ class Service:
         index = 0
         for start in range(0, len(block_ids), _GET_WINDOW_BLOCKS):
             window = block_ids[start : start + _GET_WINDOW_BLOCKS]
-            held = await hold_blocks(self._store, self._promoter, window, request.prefix_only)
+            holding = hold_blocks(self._store, self._promoter, window, request.prefix_only)
+            held = holding if isinstance(holding, list) else await holding
             try:
                 self._store.index.touch([item.block for item in held if item.block is not None])
                 for item in held:

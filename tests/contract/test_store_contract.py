@@ -86,7 +86,8 @@ class ServiceWay:
         request = pb.AcquireRequest(
             namespace_id=namespace, blocks=[pb.BlockId(key=key) for key in keys], prefix_only=prefix_only
         )
-        answer = await self.service.acquire(request, self)
+        answer = self.service.acquire(request, self)
+        assert isinstance(answer, pb.AcquireResponse), "nothing is on disk"
         values = [
             bytes(self.arena.view(item.place.offset, item.place.size)) if item.status == pb.STATUS_OK else None
             for item in answer.items
