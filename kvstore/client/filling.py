@@ -16,7 +16,7 @@ from kvstore.core.block import value_checksum
 from kvstore.core.errors import UnavailableError
 from kvstore.core.keys import NamespaceId
 from kvstore.wire import kvstore_pb2 as pb
-from kvstore.wire_codec import DATA_BYTES_MAX, encode_put_chunk
+from kvstore.wire_codec import FRAME_BYTES, encode_put_chunk
 
 _SUM_ON_LOOP_BYTES_MAX = 8 << 20  # half a millisecond; more goes to a thread
 
@@ -59,6 +59,8 @@ class Fill:
             commit = pb.PutCommit(items=items, lease_id=self._way.begun.lease_id)
             for index, status in zip(wanted, await self._way.commit(commit), strict=True):
                 self.statuses[index] = status
+        for view in self.views:
+            _release(view)
         return [self.statuses[index] for index in chosen]
 
 
@@ -172,8 +174,8 @@ class _RemoteFill:
             for item in commit.items:
                 view = self.views[item.index]
                 assert view is not None
-                for offset in range(0, len(view), DATA_BYTES_MAX):
-                    chunk = encode_put_chunk(item.index, offset, view[offset : offset + DATA_BYTES_MAX])
+                for offset in range(0, len(view), FRAME_BYTES):
+                    chunk = encode_put_chunk(item.index, offset, view[offset : offset + FRAME_BYTES])
                     await within(link.deadline_s, stream.write(chunk))
             await within(link.deadline_s, stream.write(pb.PutRequest(commit=commit).SerializeToString()))
             answer = await _next_answer(link, stream)

@@ -37,6 +37,8 @@ class State(enum.Enum):
     PROMOTING = "on disk, being read into the arena"
     GONE = "no longer stored"
 
+    __hash__ = object.__hash__  # members are single objects; Enum's own hash is Python code, on every lookup
+
 
 TRANSITIONS = frozenset(
     {

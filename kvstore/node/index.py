@@ -26,7 +26,8 @@ class BlockIndex:
     """All findable blocks by namespace, with their states, leases and order of use."""
 
     def __init__(self) -> None:
-        self._blocks: dict[NamespaceId, dict[tuple[bytes, int], Block]] = {}
+        self._blocks: dict[tuple[NamespaceId, int], dict[bytes, Block]] = {}
+        """By namespace and shard, then by key."""
         self._evictable = LeastRecentlyUsed()
         self._tick = 0
         self.counts: dict[State, int] = dict.fromkeys(State, 0)
@@ -34,28 +35,30 @@ class BlockIndex:
 
     def find(self, block_id: BlockId) -> Block | None:
         """The block, in whatever findable state it is."""
-        blocks = self._blocks.get(block_id.namespace)
-        return None if blocks is None else blocks.get((block_id.key, block_id.shard))
+        namespace, key, shard = block_id
+        blocks = self._blocks.get((namespace, shard))
+        return None if blocks is None else blocks.get(key)
 
     def blocks(self, namespace: NamespaceId | None = None) -> Iterator[Block]:
         """All findable blocks, or those of one namespace; do not change the index meanwhile."""
-        if namespace is not None:
-            yield from self._blocks.get(namespace, {}).values()
-            return
-        for blocks in self._blocks.values():
-            yield from blocks.values()
+        for (of_namespace, _), blocks in self._blocks.items():
+            if namespace in (None, of_namespace):
+                yield from blocks.values()
 
     def match(self, namespace: NamespaceId, keys: Sequence[bytes], shard_count: int) -> MatchedPrefix:
         """The longest head of `keys` that is stored on all shards. No side effect."""
-        found = self._blocks.get(namespace, {})
+        shards = [self._blocks.get((namespace, shard), {}) for shard in range(shard_count)]
         n_blocks = n_memory = n_bytes = 0
         for key in keys:
-            shards = [found.get((key, shard)) for shard in range(shard_count)]
-            if any(block is None for block in shards):
-                break
+            size, is_in_memory = 0, True
+            for blocks in shards:
+                if (block := blocks.get(key)) is None:
+                    return MatchedPrefix(n_blocks, n_memory, n_bytes)
+                size += block.size
+                is_in_memory = is_in_memory and block.state in IN_MEMORY
             n_blocks += 1
-            n_memory += all(block is not None and block.state in IN_MEMORY for block in shards)
-            n_bytes += sum(block.size for block in shards if block is not None)
+            n_memory += is_in_memory
+            n_bytes += size
         return MatchedPrefix(n_blocks, n_memory, n_bytes)
 
     def reserve(self, block_id: BlockId, size: int, parent_key: bytes, offset: int) -> Block:
@@ -72,7 +75,7 @@ class BlockIndex:
         """Publish a filled reservation; it must not be there yet."""
         assert self.find(block.id) is None
         block.checksum = checksum
-        self._blocks.setdefault(block.id.namespace, {})[block.id.key, block.id.shard] = block
+        self._publish(block)
         self._move(block, State.MEMORY)
         self.touch([block])
 
@@ -80,7 +83,7 @@ class BlockIndex:
         """Publish a block that a former run of the node left on disk."""
         assert self.find(block_id) is None
         block = Block(block_id, size, parent_key, State.DISK, checksum=checksum, place=place)
-        self._blocks.setdefault(block_id.namespace, {})[block_id.key, block_id.shard] = block
+        self._publish(block)
         self._count(block, +1)
         return block
 
@@ -152,13 +155,16 @@ class BlockIndex:
             assert block.children == sum(child.parent is block for child in blocks)
             assert block.parent is None or block.state in RESIDENT
 
+    def _publish(self, block: Block) -> None:
+        self._blocks.setdefault((block.id.namespace, block.id.shard), {})[block.id.key] = block
+
     def _move(self, block: Block, state: State) -> None:
         was_resident = block.state in RESIDENT
         self._count(block, -1)
         block.move_to(state)
         self._count(block, +1)
         if state is State.GONE and self.find(block.id) is block:
-            del self._blocks[block.id.namespace][block.id.key, block.id.shard]
+            del self._blocks[block.id.namespace, block.id.shard][block.id.key]
         is_resident = state in RESIDENT
         if is_resident and not was_resident:
             self._link(block)

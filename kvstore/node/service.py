@@ -19,7 +19,7 @@ from kvstore.node.settings import Limits
 from kvstore.node.store import BlockStore
 from kvstore.node.tiering import DiskParts
 from kvstore.wire import kvstore_pb2 as pb
-from kvstore.wire_codec import DATA_BYTES_MAX, PutChunk, decode_put_request, encode_get_frame
+from kvstore.wire_codec import FRAME_BYTES, PutChunk, decode_put_request, encode_get_frame
 
 _NAMESPACES_MAX = 65_536
 _EPOCH = 1  # no call grows it yet
@@ -205,7 +205,7 @@ class Service:
         value = self._arena.view(block.offset, block.size)
         checksum = block.checksum
         while True:
-            data = value[start : min(start + DATA_BYTES_MAX, end)]
+            data = value[start : min(start + FRAME_BYTES, end)]
             yield encode_get_frame(index, pb.STATUS_OK, block.size, start, checksum, data)
             self._store.traffic.bytes_read += len(data)
             start += len(data)

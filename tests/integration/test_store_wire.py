@@ -52,7 +52,8 @@ async def test_generated_stubs_put_and_get(running: Running) -> None:
         blocks = [pb.BlockId(key=key), pb.BlockId(key=b"?" * 16)]
         frames = [frame async for frame in stub.Get(pb.GetRequest(namespace_id=namespace, blocks=blocks))]
         assert b"".join(frame.data for frame in frames if frame.index == 0) == value
-        assert [frame.status for frame in frames] == [pb.STATUS_OK, pb.STATUS_OK, pb.STATUS_MISS]
+        assert {frame.status for frame in frames if frame.index == 0} == {pb.STATUS_OK}
+        assert [frame.status for frame in frames if frame.index == 1] == [pb.STATUS_MISS]
         part = pb.GetRequest(namespace_id=namespace, blocks=blocks[:1], range_offset=10, range_length=5)
         assert [frame.data async for frame in stub.Get(part)] == [value[10:15]]
 
