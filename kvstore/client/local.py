@@ -24,7 +24,7 @@ from kvstore.wire_codec import MESSAGE_BYTES_MAX
 _LENGTH = struct.Struct("<I")
 _HELLO_BYTES_MAX = 256
 _RELEASE_DELAY_S = 0.001
-_NO_ANSWER_ID = 0  # answers to it are dropped
+_NO_ANSWER_ID = 0
 
 
 class ConnectionLostError(UnavailableError):

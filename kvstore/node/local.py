@@ -25,6 +25,7 @@ from kvstore.wire import kvstore_pb2 as pb
 from kvstore.wire_codec import MESSAGE_BYTES_MAX
 
 _LENGTH = struct.Struct("<I")
+_NO_ANSWER_ID = 0
 _CALLS_PER_CONNECTION_MAX = 256
 _CONNECTIONS_MAX = 256
 
@@ -164,6 +165,8 @@ class _Connection(asyncio.Protocol):
         self._server.timer.record("local", name, start_s)
 
     def _send(self, request_id: int, answer: Answer) -> None:
+        if request_id == _NO_ANSWER_ID:
+            return
         assert self._transport is not None
         raw = pb.LocalResponse(id=request_id, **answer).SerializeToString()
         self._transport.write(_LENGTH.pack(len(raw)) + raw)
