@@ -84,17 +84,29 @@ class BlockStore:
         return list(self._shards)
 
     def reserve(self, plans: Sequence[PutPlan], ttl_s: float, owner: Owner | None) -> Reservation:
-        """Extents for those `plans` that are not stored yet, under one fill lease; evicts to make room."""
+        """Extents for those `plans` that are not stored yet, under one fill lease; evicts to make room.
+
+        Never evicts a block that this batch names: it would take the parents of what it stores."""
+        held = [block for plan in plans if (block := self.index.find(plan.id)) and block.state in IN_MEMORY]
+        self.index.touch(held)
+        for block in held:
+            self.index.pin(block)
+        try:
+            return self._reserve(plans, ttl_s, owner)
+        finally:
+            for block in held:
+                self.index.unpin(block)
+
+    def _reserve(self, plans: Sequence[PutPlan], ttl_s: float, owner: Owner | None) -> Reservation:
         items: list[Block | None] = []
         statuses: list[pb.Status] = []
         for plan in plans:
             block, status = None, pb.STATUS_EXISTS
-            if (stored := self.index.find(plan.id)) is not None:
-                self.index.touch([stored])
-            elif (offset := self.allocate(plan.size)) is None:
-                status = pb.STATUS_BUSY
-            else:
-                block, status = self.index.reserve(plan.id, plan.size, plan.parent_key, offset), pb.STATUS_WANTED
+            if self.index.find(plan.id) is None:
+                offset = self.allocate(plan.size)
+                status = pb.STATUS_BUSY if offset is None else pb.STATUS_WANTED
+                if offset is not None:
+                    block = self.index.reserve(plan.id, plan.size, plan.parent_key, offset)
             items.append(block)
             statuses.append(status)
         is_wanted = any(block is not None for block in items)

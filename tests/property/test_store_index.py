@@ -49,7 +49,8 @@ class StoreMachine(RuleBasedStateMachine):
                 assert self.store.index.find(plan.id) is not None
             elif status == pb.STATUS_BUSY:
                 is_used = self.running or self.promoting or self.store.quarantined
-                assert pages > ARENA_PAGES or is_used or pb.STATUS_WANTED in reservation.statuses
+                is_in_batch = {pb.STATUS_WANTED, pb.STATUS_EXISTS} & set(reservation.statuses)
+                assert pages > ARENA_PAGES or is_used or is_in_batch
         if reservation.lease is not None:
             self.running.add(reservation.lease)
         return reservation.lease
@@ -140,4 +141,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestStore.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -83,6 +83,17 @@ def test_what_is_on_disk_goes_before_what_is_not() -> None:
     assert names(store) == {"only", "both", "new"}
 
 
+def test_a_batch_does_not_evict_the_parent_that_it_names() -> None:
+    store = new_store(2)
+    put(store, "parent")
+    put(store, "other")
+    plans = [PutPlan(block_id(name), PAGE, b"") for name in ("parent", "child")]
+    assert list(store.reserve(plans, 10, None).statuses) == [pb.STATUS_EXISTS, pb.STATUS_WANTED]
+    assert names(store) == {"parent"}
+    plans = [PutPlan(block_id(name), PAGE, b"") for name in ("parent", "second child")]
+    assert list(store.reserve(plans, 10, None).statuses) == [pb.STATUS_EXISTS, pb.STATUS_BUSY]
+
+
 def test_leased_blocks_stay_and_put_is_busy() -> None:
     store = new_store(2)
     blocks = [put(store, "a"), put(store, "b")]
