@@ -23,9 +23,9 @@ from stockpot.demo.turns import TURN_DEADLINE_S
 from stockpot.demo.workload import WorkloadSize, make_sessions
 from stockpot.stack import MIB, Stack, StackSettings, running_stack
 
-# Prompts grow to about 2,800 tokens in the default size, 1,900 in the quick one, 6,000 in the full one.
-DEFAULT_SIZE = WorkloadSize(agents=2, turns=10, source_tokens_first=480, source_tokens_later=75, answer_tokens_max=64)
-QUICK_SIZE = WorkloadSize(agents=2, turns=6, source_tokens_first=480, source_tokens_later=75, answer_tokens_max=32)
+# Prompts grow to about 2,700 tokens in the default size, 1,700 in the quick one, 6,000 in the full one.
+DEFAULT_SIZE = WorkloadSize(agents=2, turns=10, source_tokens_first=400, source_tokens_later=60, answer_tokens_max=64)
+QUICK_SIZE = WorkloadSize(agents=2, turns=6, source_tokens_first=260, source_tokens_later=60, answer_tokens_max=24)
 FULL_SIZE = WorkloadSize(agents=4, turns=12, source_tokens_first=900, source_tokens_later=310, answer_tokens_max=64)
 
 
