@@ -39,7 +39,7 @@ class LineProgress:
 
 @dataclass(slots=True)
 class TableProgress:
-    """A table that fills as turns come in. Use as a context manager: it draws in between."""
+    """A table that fills as turns come in. Use as a context manager: it draws in between, and leaves nothing."""
 
     console: Console
     _rows: dict[tuple[str, int], TurnRecord | None] = field(default_factory=dict)
@@ -48,14 +48,13 @@ class TableProgress:
     _live: Live = field(init=False)
 
     def __post_init__(self) -> None:
-        self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=4)
+        self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> "TableProgress":
         self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        # What stays on the screen is the end of the table; the whole one follows in the report.
         self._live.stop()
 
     def note(self, line: str) -> None:
