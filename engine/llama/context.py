@@ -80,9 +80,12 @@ class LlamaContext:
         self.settings = settings
         self.vocab_size = model.vocab_size
         self.cells = int(C.llama_n_ctx(self.handle))
+        """At least what was asked for: llama.cpp rounds up."""
+        self.batch_tokens = int(C.llama_n_batch(self.handle))
+        """At most what was asked for: llama.cpp cuts it to the cells."""
         self._memory = C.llama_get_memory(self.handle)
         # One batch for the context's life; its arrays are filled in place.
-        self._batch = C.llama_batch_init(settings.batch_tokens, 0, 1)
+        self._batch = C.llama_batch_init(self.batch_tokens, 0, 1)
 
     def close(self) -> None:
         if self.handle:
@@ -95,7 +98,7 @@ class LlamaContext:
 
         Raises: RuntimeError when llama.cpp fails (the slots of the batch are then unusable)."""
         count = len(batch.tokens)
-        assert 0 < count <= self.settings.batch_tokens
+        assert 0 < count <= self.batch_tokens
         assert int(batch.slots.min()) > SCRATCH_SLOT and int(batch.slots.max()) <= self.settings.slots
         assert int(batch.tokens.min()) >= 0 and int(batch.tokens.max()) < self.vocab_size
         raw = self._batch

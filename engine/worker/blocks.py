@@ -46,26 +46,29 @@ class BlockMover:
         value[: self._header_bytes] = np.frombuffer(encode_header(header, payload), np.uint8)
         return True
 
-    def restore(self, slot: int, header: BlockHeader, value: memoryview) -> None:
-        """Append the block in `value` to `slot`, which must end where the block begins.
+    def prove(self, header: BlockHeader, value: memoryview) -> npt.NDArray[np.uint8]:
+        """The payload in `value`, a view, proven to be the block that `header` describes.
 
-        Raises: BlockCorruptError when the block is not what `header` says; the slot is then unchanged."""
+        Raises: BlockCorruptError."""
+        return np.frombuffer(open_block(value, header), np.uint8)
+
+    def restore(self, slot: int, header: BlockHeader, payload: npt.NDArray[np.uint8]) -> None:
+        """Append a proven block to `slot`, which must end where the block begins; the cells must be there.
+
+        Raises: BlockCorruptError when llama.cpp takes it otherwise than `header` says; the slot is then unchanged."""
         start = self._table.slot(slot).length
         end = start + self._block_tokens
         assert start % self._block_tokens == 0
-        payload = np.frombuffer(open_block(value, header), np.uint8)
-        if not self._context.write_state(SCRATCH_SLOT, payload):
+        is_written = self._context.write_state(SCRATCH_SLOT, payload)
+        low, high = self._context.positions(SCRATCH_SLOT)
+        if not is_written or (low, high) != (start, end - 1):
             self._context.remove(SCRATCH_SLOT)
-            raise BlockCorruptError("llama.cpp refused the block's state: another model, KV type or format")
-        cells = self._table.cells.next_cells(self._block_tokens)
-        if self._context.positions(SCRATCH_SLOT) != (start, end - 1):
-            self._context.remove(SCRATCH_SLOT)
-            self._table.cells.drop(self._table.cells.take(len(cells)))
-            raise BlockCorruptError(f"block's state is for other positions than [{start}, {end})")
+            if high >= 0:
+                self._table.cells.pass_through(high - low + 1)
+            raise BlockCorruptError(f"llama.cpp does not take the block's state for positions [{start}, {end})")
         self._context.copy(SCRATCH_SLOT, slot, start, end)
         self._context.remove(SCRATCH_SLOT)
-        keys = [*self._table.slot(slot).keys, header.key]
-        self._table.append(slot, header.tokens, keys)
+        self._table.append(slot, header.tokens, [*self._table.slot(slot).keys, header.key])
 
     def reseat(self, slot: int) -> None:
         """Write the slot's KV into new cells that ascend with its positions."""

@@ -44,6 +44,10 @@ class CellMirror:
         self._head = int(cells[-1]) + 1
         return cells
 
+    def pass_through(self, count: int) -> None:
+        """llama.cpp was given `count` tokens and has dropped them again: only the head has moved."""
+        self.drop(self.take(count))
+
     def share(self, cells: Cells) -> None:
         """One more slot uses `cells`."""
         assert (self.references[cells] > 0).all()

@@ -46,9 +46,12 @@ def model_digest(path: Path) -> bytes:
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stockpot" / "digests"
     try:
-        return bytes.fromhex((cache / name).read_text())
+        digest = bytes.fromhex((cache / name).read_text())
     except (OSError, ValueError):
-        digest = _hash_file(path, stat.st_size)
+        digest = b""
+    if len(digest) == hashlib.sha256().digest_size:
+        return digest
+    digest = _hash_file(path, stat.st_size)  # never hashed, or a crash tore the note of it
     try:
         cache.mkdir(parents=True, exist_ok=True)
         part = cache / f"{name}.{os.getpid()}"

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from engine.llama.model import LlamaModel
 from engine.wire import engine_pb2 as pb
 from engine.wire import engine_pb2_grpc as pb_grpc
 from engine.worker.blocks import BlockMover
+from engine.worker.cache import KvCache
 from engine.worker.identity import fingerprint
 from engine.worker.loop import LoopSettings, ModelLoop
 from engine.worker.selftest import run_self_test
@@ -25,7 +27,6 @@ from engine.worker.settings import WorkerSettings
 from engine.worker.slots import SlotTable
 from engine.worker.store import StoreBridge
 from kvstore.core.errors import ConfigError
-from kvstore.core.keys import BlockKey
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class Engine:
 
     model: LlamaModel
     context: LlamaContext
+    cache: KvCache
     loop: ModelLoop
     facts: WorkerFacts
 
@@ -55,6 +57,11 @@ def load_engine(settings: WorkerSettings) -> Engine:
     model = LlamaModel(settings.model_path)
     context_tokens = _context_tokens(settings, model)
     cells = settings.cells or 2 * context_tokens
+    if context_tokens < 2 * settings.block_tokens + 3:
+        raise ConfigError(
+            f"context_tokens is {context_tokens}, too small for two blocks of {settings.block_tokens} tokens; "
+            "set a smaller block_tokens"
+        )
     if cells < context_tokens:
         raise ConfigError(f"cells is {cells}, below the context of {context_tokens} tokens; set at least that many")
     threads = settings.threads or os.cpu_count() or 1
@@ -80,11 +87,12 @@ def load_engine(settings: WorkerSettings) -> Engine:
     loop_settings = LoopSettings(
         block_tokens=settings.block_tokens,
         context_tokens=context_tokens,
-        batch_tokens=settings.batch_tokens,
+        batch_tokens=context.batch_tokens,
         chunk_beside_decodes=settings.chunk_beside_decodes,
-        idle_cells_max=settings.idle_cells_max or (context.cells // 2 if settings.store else context.cells),
     )
-    return Engine(model, context, ModelLoop(context, table, mover, model.piece, loop_settings), facts)
+    idle_cells_max = settings.idle_cells_max or (context.cells // 2 if settings.store else context.cells)
+    cache = KvCache(context, table, mover, idle_cells_max)
+    return Engine(model, context, cache, ModelLoop(context, cache, model.piece, loop_settings), facts)
 
 
 async def serve(settings: WorkerSettings, engine: Engine) -> None:
@@ -98,31 +106,53 @@ async def serve(settings: WorkerSettings, engine: Engine) -> None:
     elif settings.store:
         log.warning("store_off reason=%r", facts.store_reason)
     service = EngineService(engine.model, engine.loop, bridge, settings, facts)
-    event_loop = asyncio.get_running_loop()
-
-    def on_hot_change(added: list[BlockKey], removed: list[BlockKey]) -> None:
-        if not event_loop.is_closed():
-            event_loop.call_soon_threadsafe(service.hot.apply, added, removed)
-
-    engine.loop.on_hot_change = on_hot_change
+    ending = _Ending(asyncio.get_running_loop())
+    engine.loop.on_death = ending.failed
+    engine.loop.on_hot_change = lambda added, removed: ending.call(service.hot.apply, added, removed)
     engine.loop.start()
     exporting = asyncio.create_task(bridge.run()) if bridge else None
-    if bridge:
+    if bridge and exporting:
+        exporting.add_done_callback(ending.task_done)
         await bridge.has_tried.wait()
     server, address, health_service = await _start_server(service, settings.listen)
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        event_loop.add_signal_handler(number, stop.set)
     _write_ready_file(settings.ready_file, address)
     log.info("worker_ready address=%s model=%s store=%s", address, facts.model_name, settings.store or "none")
-    await stop.wait()
+    await ending.asked.wait()
     await health_service.enter_graceful_shutdown()
-    await service.drain(_STOP_DEADLINE_S)
+    if ending.failure is None:
+        await service.drain(_STOP_DEADLINE_S)
     await server.stop(grace=1.0)
     if exporting:
         exporting.cancel()
         await asyncio.wait([exporting], timeout=_STOP_DEADLINE_S)
     engine.loop.stop()
+    if ending.failure is not None:
+        raise RuntimeError("a part of the worker ended by a bug") from ending.failure
+
+
+class _Ending:
+    """Why and when the worker ends: a signal, or a part of it that failed."""
+
+    def __init__(self, event_loop: asyncio.AbstractEventLoop) -> None:
+        self.asked = asyncio.Event()
+        self.failure: BaseException | None = None
+        self._event_loop = event_loop
+        for number in (signal.SIGTERM, signal.SIGINT):
+            event_loop.add_signal_handler(number, self.asked.set)
+
+    def failed(self, error: BaseException) -> None:
+        """From any thread: a part that everything depends on is gone; a restart is the cure."""
+        self.failure = error
+        self.call(self.asked.set)
+
+    def task_done(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failed(error)
+
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """From any thread: call `function` on the event loop, unless that has ended."""
+        if not self._event_loop.is_closed():
+            self._event_loop.call_soon_threadsafe(function, *arguments)
 
 
 async def _start_server(

@@ -9,6 +9,8 @@ from kvstore.core.errors import CallerError
 
 Logits = npt.NDArray[np.float32]
 
+_SORTED_FIRST = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -51,28 +53,50 @@ class Sampler:
 
 
 def candidates(logits: Logits, params: SamplingParams) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
-    """Tokens that may be drawn, most likely first, and their probabilities, both `(n,)` with `n >= 1`.
+    """Tokens that may be drawn and their probabilities, both `(n,)` with `n >= 1`; sorted, most likely first,
+    when a filter is on.
 
-    The filters come in llama.cpp's order: top-k, top-p, min-p on the unscaled distribution, temperature last."""
-    tokens = _largest(logits, params.top_k)
-    scores = logits[tokens].astype(np.float64)
-    probabilities = _softmax(scores)
-    kept = len(tokens)
+    The filters come in llama.cpp's order: top-k, top-p, min-p on the unscaled distribution, temperature last.
+    `logits` must be finite."""
+    scores = logits.astype(np.float64)
+    if params.top_k or params.top_p < 1.0 or params.min_p > 0.0:
+        tokens = _kept(scores, params)
+    else:
+        tokens = np.arange(len(scores))
+    return tokens, _softmax(scores[tokens] / params.temperature)
+
+
+def _kept(scores: npt.NDArray[np.float64], params: SamplingParams) -> npt.NDArray[np.intp]:
+    """Indices of the scores that pass top-k, top-p and min-p, largest first; equal ones by index."""
+    if 0 < params.top_k < len(scores):
+        tokens = _largest(scores, params.top_k)
+        return tokens[: _passing(scores[tokens], np.logaddexp.reduce(scores[tokens]), params)]
+    normaliser = np.logaddexp.reduce(scores)
+    # Sorting a whole vocabulary takes 8 ms; nearly always far fewer than these pass.
+    tokens = _largest(scores, min(_SORTED_FIRST, len(scores)))
+    kept = _passing(scores[tokens], normaliser, params)
+    if kept == len(tokens) < len(scores):
+        tokens = _largest(scores, len(scores))
+        kept = _passing(scores[tokens], normaliser, params)
+    return tokens[:kept]
+
+
+def _passing(descending: npt.NDArray[np.float64], normaliser: np.float64, params: SamplingParams) -> int:
+    """How many of the largest scores pass top-p and min-p: at least one."""
+    probabilities = np.exp(descending - normaliser)
+    count = int(np.count_nonzero(probabilities >= params.min_p * probabilities[0]))
     if params.top_p < 1.0:
-        kept = int(np.searchsorted(np.cumsum(probabilities), params.top_p)) + 1
-    if params.min_p > 0.0:
-        kept = min(kept, int(np.count_nonzero(probabilities >= params.min_p * probabilities[0])))
-    tokens, scores = tokens[:kept], scores[:kept]
-    return tokens, _softmax(scores / params.temperature)
+        count = min(count, int(np.searchsorted(np.cumsum(probabilities), params.top_p)) + 1)
+    return count
 
 
-def _largest(logits: Logits, count: int) -> npt.NDArray[np.intp]:
-    """Indices of the `count` largest logits (0: all), largest first; equal ones by index."""
-    if 0 < count < len(logits):
-        threshold = np.partition(logits, -count)[-count]
-        chosen = np.flatnonzero(logits >= threshold)
-        return chosen[np.argsort(-logits[chosen], kind="stable")][:count]
-    return np.argsort(-logits, kind="stable")
+def _largest(scores: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.intp]:
+    """Indices of the `count` largest scores, largest first; equal ones by index."""
+    if count < len(scores):
+        threshold = np.partition(scores, -count)[-count]
+        chosen = np.flatnonzero(scores >= threshold)
+        return chosen[np.argsort(-scores[chosen], kind="stable")][:count]
+    return np.argsort(-scores, kind="stable")
 
 
 def _softmax(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -26,7 +26,7 @@ class Chunk:
 
 
 def plan_batch(turns: Sequence[Turn], *, batch_tokens: int, chunk_beside_decodes: int) -> list[Chunk]:
-    """Chunks of one batch, at most `batch_tokens` tokens in all; `turns` are in order of arrival.
+    """Chunks of one batch, at most `batch_tokens` tokens in all; `turns` are in order of admission.
 
     A turn that was preempted in mid-answer prefills its answer like a prompt."""
     chunks = [Chunk(turn, 1) for turn in turns if turn.state is TurnState.DECODE][:batch_tokens]

@@ -109,11 +109,11 @@ class EngineService(pb_grpc.EngineServicer):
         events: asyncio.Queue[TurnEvent] = asyncio.Queue()  # bounded by the turn's tokens
         try:
             turn = self._turn_of(request, events)
+            self._loop.submit(turn)
         except StockpotError as error:
             await context.abort(_code_of(error), str(error))
         self._turns.add(turn)
         self._is_idle.clear()
-        self._loop.submit(turn)
         try:
             async for response in self._follow(turn, request.salt, events, context):
                 yield response
@@ -197,29 +197,29 @@ class EngineService(pb_grpc.EngineServicer):
         exported = 0
         while True:
             match await events.get():
-                case Admitted():
-                    restored = await self._bridge.restore(turn, salt) if self._bridge else 0
-                    self._loop.start_prefill(turn, restored)
+                case Admitted() as admitted:
+                    if self._bridge is not None:
+                        await self._bridge.restore(turn, salt, admitted)
+                    self._loop.start_prefill(turn, admitted.admission)
                 case PromptDone() as done:
-                    exported = self._export(turn, salt, exported)
+                    exported = self._export(turn, salt, exported, done.blocks)
                     yield pb.GenerateResponse(prompt_done=_prompt_done(turn, done))
-                case Delta(tokens=tokens, text=text):
-                    yield pb.GenerateResponse(delta=pb.Delta(tokens=tokens, text=text))
+                case Delta() as delta:
+                    exported = self._export(turn, salt, exported, delta.blocks)
+                    yield pb.GenerateResponse(delta=pb.Delta(tokens=delta.tokens, text=delta.text))
                 case Finished(reason=FinishReason.FAILED, message=message):
                     await context.abort(grpc.StatusCode.INTERNAL, message)
                 case Finished() as finished:
-                    self._export(turn, salt, exported)
                     yield pb.GenerateResponse(finished=_finished(finished))
                     return
 
-    def _export(self, turn: Turn, salt: bytes, first: int) -> int:
-        """Queue the turn's full blocks from `first` on for the store; answers how many there are in all.
+    def _export(self, turn: Turn, salt: bytes, first: int, blocks: int) -> int:
+        """Queue the turn's blocks from `first` on, of `blocks` that are full; answers how many are queued in all.
 
         Blocks that were hot are offered again: the node wants only what it has lost."""
-        full = min(turn.computed // self._facts.fingerprint.block_tokens, len(turn.keys))
         if self._bridge is not None:
-            self._bridge.export_later(turn, salt, first, full)
-        return full
+            self._bridge.export_later(turn, salt, first, blocks)
+        return max(first, blocks)
 
     def _load(self) -> pb.Load:
         load = self._loop.load
@@ -265,6 +265,7 @@ def _prompt_done(turn: Turn, done: PromptDone) -> pb.PromptDone:
 
 
 def _finished(finished: Finished) -> pb.Finished:
+    assert finished.reason in (FinishReason.STOP, FinishReason.LENGTH), "others have no answer to end"
     reason = pb.Finished.REASON_STOP if finished.reason is FinishReason.STOP else pb.Finished.REASON_LENGTH
     return pb.Finished(reason=reason, tokens=finished.answer_tokens, stop=finished.stop)
 

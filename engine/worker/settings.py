@@ -64,12 +64,20 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ):
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected {low} to {high}")
-        host, _, port = self.listen.rpartition(":")
-        if not host or not port.isdigit() or int(port) > 65535:
-            raise ConfigError(f"listen is {self.listen!r}, expected HOST:PORT")
+        _check_address("listen", self.listen)
+        if self.store:
+            _check_address("store", self.store)
+        if self.slots > self.batch_tokens:
+            raise ConfigError(f"slots is {self.slots}, above batch_tokens {self.batch_tokens}: some would never decode")
         if min(self.context_tokens, self.cells, self.idle_cells_max) < 0:
             raise ConfigError("context_tokens, cells and idle_cells_max must not be negative; 0 takes the default")
 
     @property
     def model_path(self) -> Path:
         return Path(self.model)
+
+
+def _check_address(name: str, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"{name} is {address!r}, expected HOST:PORT")

@@ -96,6 +96,11 @@ class SlotTable:
                 best = max(best, (shared, slot.state is SlotState.IDLE, slot.last_use, slot.number))
         return (best[3], best[0]) if best[0] else (0, 0)
 
+    def match_busy(self, namespace: NamespaceId, tokens: Tokens) -> int:
+        """The longest prefix of `tokens` that a busy slot holds: a new turn shares those cells."""
+        busy = [s for s in self._slots if s.state is SlotState.BUSY and s.namespace == namespace]
+        return max((shared_prefix(s.tokens[: s.length], tokens) for s in busy), default=0)
+
     def claim(self, namespace: NamespaceId, tokens: Tokens) -> Claim | None:
         """Lend a slot for a turn with these `tokens`; None when every slot is busy.
 
@@ -142,11 +147,13 @@ class SlotTable:
         added = self.cells.next_cells(batch_tokens)[offset : offset + count]
         return is_ascending(np.concatenate([slot.cells[max(0, slot.length - 1) : slot.length], added]))
 
-    def can_reseat(self, number: int) -> bool:
-        """Whether there are cells enough to write the slot anew, once it has left those it has alone."""
+    def can_reseat(self, number: int, reserve: int) -> bool:
+        """Whether the slot can be written anew, once it has left the cells it has alone, with `reserve` cells over.
+
+        What it shares with other slots it then holds for itself."""
         slot = self.slot(number)
-        alone = int(np.count_nonzero(self.cells.references[slot.cells[: slot.length]] == 1))
-        return slot.length > 0 and self.cells.free + alone >= slot.length
+        alone = self._cells_alone(slot)
+        return slot.length > 0 and self.cells.free + alone - slot.length >= reserve
 
     def reseat(self, number: int) -> None:
         """The slot's state was read and written again: llama.cpp gave it new cells."""
@@ -176,9 +183,10 @@ class SlotTable:
         slot.state = SlotState.IDLE if slot.length else SlotState.FREE
 
     def coldest_idle(self) -> int:
-        """The idle slot used longest ago; 0 when none is idle."""
+        """The idle slot to give up next: used longest ago, of those that have cells of their own; 0 for none."""
         idle = [s for s in self._slots if s.state is SlotState.IDLE]
-        return min(idle, key=lambda s: s.last_use).number if idle else 0
+        freeing = [s for s in idle if self._cells_alone(s)]
+        return min(freeing or idle, key=lambda s: s.last_use).number if idle else 0
 
     def newest_idle(self) -> int:
         """The idle slot used last; 0 when none is idle."""
@@ -196,9 +204,6 @@ class SlotTable:
         self._hot_removed.clear()
         return added, removed
 
-    def hot_keys(self) -> list[BlockKey]:
-        return sorted(self._hot)
-
     def check_invariants(self) -> None:
         references = np.zeros_like(self.cells.references)
         hot: Counter[BlockKey] = Counter()
@@ -210,6 +215,10 @@ class SlotTable:
             hot.update(slot.keys)
         assert (references == self.cells.references).all()
         assert hot == self._hot
+
+    def _cells_alone(self, slot: Slot) -> int:
+        """Cells that no other slot uses."""
+        return int(np.count_nonzero(self.cells.references[slot.cells[: slot.length]] == 1))
 
     def _share(self, source: int, target: Slot, length: int) -> None:
         if not length:

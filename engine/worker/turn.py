@@ -36,15 +36,22 @@ class FinishReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The turn has slot; its first `tokens_hot` tokens are in it already. The store may now add blocks."""
+    """The turn has a slot, with its first `tokens_hot` tokens in it. The store may now add blocks.
 
+    `admission` must come back with whatever is done for this admission: a turn that was preempted meanwhile
+    has another one, and what was meant for the old slot is ignored."""
+
+    admission: int
     tokens_hot: int
+    blocks: int
+    """Full blocks of the turn's tokens: what the store could have at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptDone:
-    """The prompt is computed; its full blocks can be exported."""
+    """The prompt is computed; `blocks` full blocks can be exported."""
 
+    blocks: int
     tokens_hot: int
     tokens_restored: int
     queue_ms: float
@@ -54,6 +61,9 @@ class PromptDone:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
+    """The answer's next tokens; `blocks` full blocks of prompt and answer are in the slot."""
+
+    blocks: int
     tokens: Sequence[int]
     text: str
 
@@ -87,6 +97,8 @@ class Turn:
     """Keys of the full blocks of `tokens`, kept up to date as blocks fill."""
     state: TurnState = TurnState.QUEUED
     slot: int = 0
+    admission: int = 0
+    """How often the turn was given a slot; see `Admitted`."""
     answer: list[int] = field(default_factory=list)
     computed: int = 0
     """Tokens whose KV is in the slot."""

@@ -68,7 +68,7 @@ class StoreClient:
         )
         answer = await self._link.call("OpenNamespace", pb.OpenNamespaceRequest(fingerprint=message))
         namespace_id = NamespaceId(answer.namespace_id)
-        self._link.fingerprints[namespace_id] = message
+        self._link.remember(namespace_id, message)
         return NamespaceInfo(
             namespace_id=namespace_id,
             epoch=answer.epoch,

@@ -25,6 +25,7 @@ from kvstore.core.keys import NamespaceId
 from kvstore.wire import kvstore_pb2 as pb
 
 _LOCAL_RETRY_S = 1.0
+_NAMESPACES_REMEMBERED_MAX = 8192
 
 Answer = TypeVar("Answer")
 
@@ -39,8 +40,7 @@ class NodeLink:
         self.deadline_s = call_deadline_s
         self.buffers = BufferPool()
         self.counts = ClientCounts()
-        self.fingerprints: dict[NamespaceId, pb.Fingerprint] = {}
-        """Of the namespaces that this client has opened."""
+        self._fingerprints: dict[NamespaceId, pb.Fingerprint] = {}
         self._prefer_local = prefer_local
         self._breaker = CircuitBreaker(time.monotonic, call_deadline_s)
         self._local: LocalConnection | None = None
@@ -90,12 +90,19 @@ class NodeLink:
         self._breaker.succeeded()
         return answer
 
+    def remember(self, namespace_id: NamespaceId, fingerprint: pb.Fingerprint) -> None:
+        """Keep what is needed to open the namespace again; the oldest go beyond a bound."""
+        self._fingerprints.pop(namespace_id, None)
+        self._fingerprints[namespace_id] = fingerprint
+        if len(self._fingerprints) > _NAMESPACES_REMEMBERED_MAX:
+            del self._fingerprints[next(iter(self._fingerprints))]
+
     async def reopening(self, namespace_id: NamespaceId, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """What `ask` answers; once more if the node has restarted and forgotten the namespace."""
         try:
             return await ask()
         except NamespaceUnknownError:
-            if (fingerprint := self.fingerprints.get(namespace_id)) is None:
+            if (fingerprint := self._fingerprints.get(namespace_id)) is None:
                 raise
         await self.call("OpenNamespace", pb.OpenNamespaceRequest(fingerprint=fingerprint))
         return await ask()

@@ -88,6 +88,9 @@ def grpc_errors() -> Iterator[None]:
         yield
     except grpc.aio.AioRpcError as error:
         raise error_of(error.code().value[0], error.details() or error.code().name) from error
+    except (asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+        # What gRPC raises for a write on a stream that the node has ended, and on a closed channel.
+        raise UnavailableError(f"the call to the node was cut: {error}") from error
 
 
 async def within(deadline_s: float, answer: Awaitable[Answer]) -> Answer:

@@ -49,7 +49,7 @@ class RunningTurn:
         *,
         stops: Sequence[str] = (),
         params: SamplingParams | None = None,
-        on_admitted: Callable[[Turn], int] = lambda turn: 0,
+        on_admitted: Callable[[Turn, Admitted], None] = lambda turn, admitted: None,
     ) -> None:
         self.events: queue.SimpleQueue[TurnEvent] = queue.SimpleQueue()
         tokens = as_tokens(prompt)
@@ -71,11 +71,12 @@ class RunningTurn:
     def _on_event(self, event: TurnEvent) -> None:
         """On the model thread, which must not wait: restoring goes to a thread of its own."""
         if isinstance(event, Admitted):
-            threading.Thread(target=self._restore, daemon=True).start()
+            threading.Thread(target=self._restore, args=[event], daemon=True).start()
         self.events.put(event)
 
-    def _restore(self) -> None:
-        self._engine.loop.start_prefill(self.turn, self._on_admitted(self.turn))
+    def _restore(self, admitted: Admitted) -> None:
+        self._on_admitted(self.turn, admitted)
+        self._engine.loop.start_prefill(self.turn, admitted.admission)
 
     def wait(self, until: type[TurnEvent] = Finished) -> Outcome:  # type: ignore[assignment]
         """Follow the turn up to an event of type `until`."""
@@ -96,14 +97,13 @@ class RunningTurn:
 
 def empty_hot_tier(engine: Engine) -> None:
     """Forget every idle slot, so that the next turn is cold."""
-    loop = engine.loop
 
     def job() -> None:
-        while slot := loop._table.coldest_idle():
-            loop._empty(slot)
-        loop._table.check_invariants()
+        while slot := engine.cache.table.coldest_idle():
+            engine.cache.empty(slot)
+        engine.cache.table.check_invariants()
 
-    loop.run(job).result()
+    engine.loop.run(job).result()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from engine.worker.process import Engine
-from engine.worker.turn import Turn
+from engine.worker.turn import Admitted, Turn
 from kvstore.core.block import BlockHeader, header_bytes
 from kvstore.core.keys import BlockKey, NamespaceId, chain_keys
 from tests.engine.conftest import NAMESPACE, Outcome, RunningTurn, empty_hot_tier
@@ -39,16 +39,15 @@ def export(engine: Engine, turn: Turn) -> list[bytes]:
     return engine.loop.run(job).result()
 
 
-def restore_into(engine: Engine, values: list[bytes]) -> Callable[[Turn], int]:
+def restore_into(engine: Engine, values: list[bytes]) -> Callable[[Turn, Admitted], None]:
     """For RunningTurn: restores `values` once the turn has its slot."""
 
-    def on_admitted(turn: Turn) -> int:
-        def job() -> int:
+    def on_admitted(turn: Turn, admitted: Admitted) -> None:
+        def job() -> None:
             for index, value in enumerate(values):
-                assert engine.loop.restore_block(turn, index, memoryview(value))
-            return turn.computed
+                assert engine.loop.restore_block(turn, admitted.admission, index, memoryview(value))
 
-        return engine.loop.run(job).result()
+        engine.loop.run(job).result()
 
     return on_admitted
 
@@ -155,7 +154,7 @@ def test_q8_0_answers_survive_wrap_around_eviction_and_preemption(
     together = [running.wait().tokens for running in runs]
     load = engine.loop.load
     assert load.reseats > 0 and load.preemptions > 0, "the test must reach what it is about"
-    engine.loop.run(engine.loop._table.check_invariants).result()
+    engine.loop.run(engine.cache.table.check_invariants).result()
     for prompt, tokens in zip(prompts, together, strict=True):
         empty_hot_tier(engine)
         assert answer(engine, prompt, 100).tokens == tokens
@@ -185,7 +184,7 @@ def test_the_mirror_knows_where_llama_puts_each_token(make_engine: MakeEngine, s
     runs = [RunningTurn(engine, p, 40) for p in prompts]
 
     def positions_by_cell(slot: int) -> tuple[list[int], list[int]]:
-        context, table = engine.loop._context, engine.loop._table
+        context, table = engine.context, engine.cache.table
         state = np.empty(context.state_bytes(slot), np.uint8)
         context.read_state(slot, state)
         words = state[: 16 + 12 * table.slot(slot).length].view(np.int32)
@@ -194,7 +193,7 @@ def test_the_mirror_knows_where_llama_puts_each_token(make_engine: MakeEngine, s
     for running in runs:
         running.wait()
         for slot in range(1, 5):
-            if engine.loop._table.slot(slot).length:
+            if engine.cache.table.slot(slot).length:
                 llama, mirror = engine.loop.run(lambda slot=slot: positions_by_cell(slot)).result()
                 assert llama == mirror
 
@@ -231,13 +230,14 @@ def test_a_block_of_another_prefix_is_refused_and_recomputed(
     empty_hot_tier(engine)
     seen: list[type[Exception]] = []
 
-    def on_admitted(turn: Turn) -> int:
+    def on_admitted(turn: Turn, admitted: Admitted) -> None:
         for value in (bytes(flipped), values[1], values[0][:100], b"\0" * len(values[0])):
             try:
-                engine.loop.run(lambda value=value: engine.loop.restore_block(turn, 0, memoryview(value))).result()
+                engine.loop.run(
+                    lambda value=value: engine.loop.restore_block(turn, admitted.admission, 0, memoryview(value))
+                ).result()
             except BlockCorruptError as error:
                 seen.append(type(error))
-        return turn.computed
 
     outcome = RunningTurn(engine, prompts[0], 8, on_admitted=on_admitted).wait()
     assert len(seen) == 4
@@ -262,12 +262,11 @@ def test_state_of_other_positions_is_refused_though_its_header_is_right(
     forged = encode_header(BlockHeader(keys[0], BlockKey(NamespaceId(NAMESPACE)), prompts[0][:32]), payload) + payload
     empty_hot_tier(engine)
 
-    def on_admitted(turn: Turn) -> int:
+    def on_admitted(turn: Turn, admitted: Admitted) -> None:
         with pytest.raises(BlockCorruptError, match="positions"):
-            engine.loop.run(lambda: engine.loop.restore_block(turn, 0, memoryview(forged))).result()
-        return 0
+            engine.loop.run(lambda: engine.loop.restore_block(turn, admitted.admission, 0, memoryview(forged))).result()
 
     outcome = RunningTurn(engine, prompts[0], 8, on_admitted=on_admitted).wait()
-    engine.loop.run(engine.loop._table.check_invariants).result()
+    engine.loop.run(engine.cache.table.check_invariants).result()
     empty_hot_tier(engine)
     assert outcome.tokens == answer(engine, prompts[0], 8).tokens

@@ -31,7 +31,7 @@ def test_finished_turns_keep_no_more_than_they_may(
     engine = make_engine(idle_cells_max=500)
     for i in range(5):
         RunningTurn(engine, source_tokens[i * 300 : i * 300 + 200], 1).wait()
-    assert engine.loop.run(engine.loop._table.idle_cells).result() <= 500
+    assert engine.loop.run(engine.cache.table.idle_cells).result() <= 500
     hot = RunningTurn(engine, source_tokens[1200:1400], 1).wait().prompt_done
     assert hot is not None and hot.tokens_hot == 199, "the newest stays"
 

@@ -62,7 +62,7 @@ class SlotTableMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def reseat(self, data: st.DataObject) -> None:
         number = data.draw(st.integers(1, 4))
-        if self.table.can_reseat(number):
+        if self.table.can_reseat(number, reserve=0):
             self.table.reseat(number)
             slot = self.table.slot(number)
             alone = self.table.cells.references[slot.cells[: slot.length]] == 1
@@ -75,7 +75,7 @@ class SlotTableMachine(RuleBasedStateMachine):
         assert not self.seen & set(added)
         assert self.seen >= set(removed)
         self.seen = (self.seen - set(removed)) | set(added)
-        assert self.seen == set(self.table.hot_keys())
+        assert self.seen == set(self.table._hot)
 
     @invariant()
     def consistent(self) -> None:

@@ -17,7 +17,7 @@ def test_figures() -> None:
     assert figures["ttft_speedup_p50"] == 7
     assert figures["prefill_tokens_warm"] == 1000 + 240 + 200 + 100
     assert figures["prefill_tokens_cold"] == 4000
-    assert figures["answers_differing"] == 0
+    assert figures["answers_differing"] == []
     assert figures["hit_rate_after_worker_restart"] == pytest.approx(960 / 1200)
     assert figures["tokens_restored_after_worker_restart"] == 960
     assert (figures["turns"], figures["turns_cold"], figures["errors"]) == (4, 4, 0)
@@ -36,6 +36,14 @@ def test_comparisons_are_over_the_turns_that_ran_both_ways() -> None:
     assert figures["prefill_tokens_cold"] == 2200
     assert (figures["turns"], figures["turns_cold"]) == (4, 2)
     assert figures["token_hit_rate"] == whole.summary()["token_hit_rate"]
+
+
+def test_turns_whose_answers_differ_are_named() -> None:
+    result = demo_result()
+    first = result.records[0]
+    assert first.cold is not None
+    other = replace(first, cold=replace(first.cold, text="something else"))
+    assert replace(result, records=(other, *result.records[1:])).answers_differing() == ["agent-1 turn 1"]
 
 
 def test_nothing_answered_is_all_zeros_and_no_failure_of_its_own() -> None:
