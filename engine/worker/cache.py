@@ -12,8 +12,8 @@ from engine.worker.slots import Claim, SlotState, SlotTable
 from kvstore.core.block import BlockHeader
 from kvstore.core.keys import BlockKey, NamespaceId, Tokens
 
-# Cells kept free beyond a turn's own tokens when it is admitted, so that it does not preempt another at once.
-_ADMISSION_MARGIN_CELLS = 64
+# Blocks kept free beyond a turn's own tokens when it is admitted, so that its answer does not preempt at once.
+_ADMISSION_MARGIN_BLOCKS = 2
 
 
 class KvCache:
@@ -30,7 +30,8 @@ class KvCache:
     def has_cells_for(self, namespace: NamespaceId, tokens: Tokens, promised: int) -> bool:
         """Whether a new turn fits beside what running ones hold and the `promised` cells they have yet to take."""
         shared = self.table.match_busy(namespace, tokens)
-        return self.table.cells_available() - promised >= len(tokens) - shared + _ADMISSION_MARGIN_CELLS
+        margin = _ADMISSION_MARGIN_BLOCKS * self.table.block_tokens
+        return self.table.cells_available() - promised >= len(tokens) - shared + margin
 
     def claim(self, namespace: NamespaceId, tokens: Tokens) -> Claim | None:
         """Lend a slot for a turn with these `tokens`, with the longest hot prefix in it; None when all are busy."""
@@ -82,14 +83,15 @@ class KvCache:
         """llama.cpp has computed `tokens` in the slot; `keys` are all its full blocks'."""
         self.table.append(slot, tokens, keys)
 
-    def restore(self, slot: int, header: BlockHeader, value: memoryview) -> bool:
-        """Put the block in `value` behind the slot's whole blocks; False when there is no room for it.
+    def restore(self, slot: int, index: int, header: BlockHeader, value: memoryview) -> bool:
+        """Put block `index`, in `value`, into the slot; False when there is no room for it.
 
-        A tail shorter than a block is cut, since the block covers it.
+        What the slot holds from there on is cut (a hot tail shorter than a block, say: the block covers it).
         Raises: BlockCorruptError when the block is not what `header` says; no KV of it is kept."""
         payload = self._mover.prove(header, value)
         size = len(header.tokens)
-        self.cut(slot, self.table.slot(slot).length // size * size)
+        assert index * size <= self.table.slot(slot).length, "blocks are restored in order"
+        self.cut(slot, index * size)
         if not self.prepare([(slot, size)]):
             return False
         self._mover.restore(slot, header, payload)

@@ -135,7 +135,7 @@ class ModelLoop:
             return False
         size = self._settings.block_tokens
         try:
-            return self._cache.restore(turn.slot, turn.header(index, size), value)
+            return self._cache.restore(turn.slot, index, turn.header(index, size), value)
         finally:
             length = self._cache.table.slot(turn.slot).length
             if length != turn.computed:

@@ -57,7 +57,7 @@ class SlotTable:
     """Owns the slots' bookkeeping. Numbers are 1 to `slots`; 0 is llama.cpp's scratch slot."""
 
     def __init__(self, *, slots: int, cells: int, context_tokens: int, block_tokens: int) -> None:
-        self._block_tokens = block_tokens
+        self.block_tokens = block_tokens
         self._slots = [
             Slot(
                 number,
@@ -109,7 +109,7 @@ class SlotTable:
         tokenised otherwise), and copied from otherwise: a sibling that shares only the system prompt must
         not cost the session that is kept there."""
         source, hot = self.match(namespace, tokens[:-1])
-        is_extended = source and self.slot(source).length - hot <= self._block_tokens
+        is_extended = source and self.slot(source).length - hot <= self.block_tokens
         if is_extended and self.slot(source).state is SlotState.IDLE:
             target = self.slot(source)
             self.truncate(source, hot)
@@ -136,7 +136,7 @@ class SlotTable:
         slot.tokens[slot.length : slot.length + count] = tokens
         slot.cells[slot.length : slot.length + count] = self.cells.take(count)
         slot.length += count
-        new = list(keys[len(slot.keys) : slot.length // self._block_tokens])
+        new = list(keys[len(slot.keys) : slot.length // self.block_tokens])
         slot.keys.extend(new)
         self._heat(new)
 
@@ -167,8 +167,8 @@ class SlotTable:
         assert 0 <= length <= slot.length
         self.cells.drop(slot.cells[length : slot.length])
         slot.length = length
-        self._cool(slot.keys[length // self._block_tokens :])
-        del slot.keys[length // self._block_tokens :]
+        self._cool(slot.keys[length // self.block_tokens :])
+        del slot.keys[length // self.block_tokens :]
 
     def empty(self, number: int) -> None:
         self.truncate(number, 0)
@@ -209,7 +209,7 @@ class SlotTable:
         hot: Counter[BlockKey] = Counter()
         for slot in self._slots:
             assert (slot.state is not SlotState.FREE) or slot.length == 0
-            assert len(slot.keys) <= slot.length // self._block_tokens
+            assert len(slot.keys) <= slot.length // self.block_tokens
             np.add.at(references, slot.cells[: slot.length], 1)
             assert len(np.unique(slot.cells[: slot.length])) == slot.length
             hot.update(slot.keys)
@@ -228,7 +228,7 @@ class SlotTable:
         target.cells[:length] = donor.cells[:length]
         self.cells.share(donor.cells[:length])
         target.length = length
-        target.keys = donor.keys[: length // self._block_tokens]
+        target.keys = donor.keys[: length // self.block_tokens]
         self._heat(target.keys)
 
     def _heat(self, keys: Sequence[BlockKey]) -> None:

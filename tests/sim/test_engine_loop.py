@@ -23,6 +23,7 @@ from tests.fake_llama import VOCAB, FakeContext, greedy_answer
 
 NAMESPACE = NamespaceId(b"s" * 32)
 BLOCK = 4
+CONTEXT = 64
 SEEDS = 60
 CYCLES_MAX = 5000
 
@@ -51,11 +52,11 @@ class World:
         self.random = random.Random(seed)
         slots, cells = self.random.choice([1, 2, 4, 6]), self.random.choice([72, 96, 200])
         self.context = FakeContext(cells, slots, batch_tokens=self.random.choice([8, 32]))
-        self.table = SlotTable(slots=slots, cells=cells, context_tokens=64, block_tokens=BLOCK)
+        self.table = SlotTable(slots=slots, cells=cells, context_tokens=CONTEXT, block_tokens=BLOCK)
         mover = BlockMover(self.context, self.table, BLOCK)  # type: ignore[arg-type]
         idle_cells_max = self.random.choice([0, cells // 2, cells])
         cache = KvCache(self.context, self.table, mover, idle_cells_max)  # type: ignore[arg-type]
-        settings = LoopSettings(BLOCK, 64, self.context.batch_tokens, chunk_beside_decodes=4)
+        settings = LoopSettings(BLOCK, CONTEXT, self.context.batch_tokens, chunk_beside_decodes=4)
         self.loop = ModelLoop(self.context, cache, lambda token: b"x", settings)  # type: ignore[arg-type]
         self.store: dict[BlockKey, bytes] = {}
         self.turns: list[Running] = []
@@ -65,7 +66,7 @@ class World:
         """A new turn: a session goes on, or begins behind one of three system prompts."""
         history = self.random.choice(self.histories)
         prompt = [*history, *self._some_tokens(1, 12)][-50:]
-        count = self.random.randrange(1, 12)
+        count = self.random.randrange(1, CONTEXT - len(prompt))
         tokens, events = np.array(prompt, np.uint32), []
         turn = Turn(
             turn_id=str(len(self.turns)),
