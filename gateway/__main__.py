@@ -1,4 +1,4 @@
-"""`python -m gateway`: reads the settings, serves until SIGTERM or SIGINT. Exit status 2: a setting is wrong."""
+"""`python -m gateway`: serves until SIGTERM or SIGINT. Exit status 2: a setting is wrong, one line says which."""
 
 import asyncio
 import signal
@@ -6,10 +6,9 @@ import sys
 
 import uvloop
 
-from gateway.log import start_logging
 from gateway.process import run_gateway
 from gateway.settings import GatewaySettings, read_settings
-from kvstore.core.errors import ConfigError
+from kvstore.core.process import exit_by_mistake, start_logging
 
 
 async def _run_until_signal(settings: GatewaySettings) -> None:
@@ -19,25 +18,11 @@ async def _run_until_signal(settings: GatewaySettings) -> None:
     await run_gateway(settings, stop)
 
 
-def main() -> int:
-    """The exit status."""
-    status = 0
+def main() -> None:
     start_logging()
-    try:
+    with exit_by_mistake("stockpot gateway"):
         uvloop.run(_run_until_signal(read_settings(sys.argv[1:])))
-    except* ConfigError as mistakes:
-        print(f"gateway: {_first(mistakes)}", file=sys.stderr)  # noqa: T201
-        status = 2
-    return status
-
-
-def _first(group: BaseExceptionGroup[ConfigError]) -> BaseException:
-    """The first of the errors, which may lie in groups within groups."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

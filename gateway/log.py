@@ -1,26 +1,13 @@
-"""Structured log lines on standard error: `time level event key=value ...`.
+"""The gateway's log lines: an event and its keys and values.
 
 Never prompt text, never keys: events are constant names, and of an error only its class and place are
 logged, since its message may quote what a client sent.
 """
 
 import logging
-import sys
 import traceback
 
 _logger = logging.getLogger("gateway")
-
-
-def start_logging() -> None:
-    """Send our lines, and warnings of the libraries below us, to standard error."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.WARNING,
-        format="%(asctime)s.%(msecs)03d %(levelname)s %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-        force=True,
-    )
-    _logger.setLevel(logging.INFO)
 
 
 def log_event(event: str, *, level: int = logging.INFO, **fields: object) -> None:

@@ -40,7 +40,7 @@ class TurnMaker:
             raise ApiError(f"the model {model.name!r} has no chat template: use /v1/completions", param="model")
         tools = request.tools if request.tools and request.tool_choice != "none" else ()
         prompt = model.text.template.render(request.messages, tools)
-        tokens = await _tokenise(model.text, prompt, arrival.tenant.turn_salt(request.cache_salt))
+        tokens = await _tokenise(model.text, prompt, arrival.tenant.salt)
         return self._turn(request, model, arrival, tokens, prompt)
 
     async def completion_turn(self, request: CompletionRequest, arrival: Arrival) -> Turn:
@@ -49,7 +49,7 @@ class TurnMaker:
         model = self._model(request)
         prompt = _one_prompt(request)
         if isinstance(prompt, str):
-            tokens = await _tokenise(model.text, prompt, arrival.tenant.turn_salt(request.cache_salt))
+            tokens = await _tokenise(model.text, prompt, arrival.tenant.salt)
         else:
             vocab_size = model.text.vocab.size
             if any(not 0 <= token < vocab_size for token in prompt):
@@ -79,6 +79,7 @@ class TurnMaker:
             turn_id=arrival.turn_id,
             model=model,
             salt=arrival.tenant.turn_salt(request.cache_salt),
+            tenant_salt=arrival.tenant.salt,
             tokens=tokens,
             tokens_max=tokens_max_of(request, len(tokens), self._pool.context_tokens()),
             sampling=sampling_of(request),

@@ -115,4 +115,4 @@ class TurnRunner:
         """Keep the answer's own ids, so that the session's next prompt has the tokens whose KV is stored."""
         if turn.prompt_text is None:
             return
-        turn.model.text.tokeniser.remember_answer(turn.salt, turn.prompt_text, answer.text, answer.token_ids)
+        turn.model.text.tokeniser.remember_answer(turn.tenant_salt, turn.prompt_text, answer.text, answer.token_ids)

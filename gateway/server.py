@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import json
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ from starlette.types import ASGIApp
 
 from gateway.settings import GatewaySettings
 from kvstore.core.errors import ConfigError
+from kvstore.core.process import write_ready_file
 
 _BACKLOG = 2048
 # Longer than clients keep idle connections (httpx: 5 s, as uvicorn's default): else the server closes one just
@@ -79,19 +78,10 @@ def url_of(sock: socket.socket) -> str:
 
 @contextlib.contextmanager
 def _ready_file(path: str | None, sock: socket.socket) -> Iterator[None]:
-    """While inside, `path` says where the gateway listens; it appears whole or not at all.
-
-    Raises: ConfigError when it cannot be written."""
-    if path is None:
-        yield
-        return
-    target, draft = Path(path), Path(f"{path}.{os.getpid()}")
-    try:
-        draft.write_text(json.dumps({"url": url_of(sock), "pid": os.getpid()}))
-        draft.replace(target)
-    except OSError as error:
-        raise ConfigError(f"cannot write the ready file {path}: {error.strerror}") from error
+    """While inside, `path` says where the gateway listens. Raises: ConfigError when it cannot be written."""
+    write_ready_file(path, url=url_of(sock))
     try:
         yield
     finally:
-        target.unlink(missing_ok=True)
+        if path:
+            Path(path).unlink(missing_ok=True)

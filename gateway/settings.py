@@ -1,51 +1,43 @@
-"""Settings of a gateway process. Order: defaults, TOML file, `STOCKPOT_GATEWAY_*`, flags; later wins.
+"""Settings of a gateway process; see kvstore/core/config.py for where they come from, docs/api.md for what
+clients notice of them."""
 
-Lists are written with commas in the environment and in flags. See docs/api.md for what clients notice.
-"""
-
-import argparse
 import ipaddress
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from kvstore.core.config import load_settings
+from kvstore.core import config
 from kvstore.core.errors import ConfigError
-
-ENV_PREFIX = "STOCKPOT_GATEWAY_"
-_LISTS = ("workers", "nodes", "api_keys")
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    host: str = "127.0.0.1"
-    port: int = 8000
-    """0 takes a free one; `ready_file` says which."""
-    workers: list[str]
-    """Addresses of engine workers, `host:port`. They may come later, and come back."""
-    nodes: list[str] = []
-    """Addresses of storage nodes, whose block events feed the prefix index."""
-    model_path: str | None = None
-    """GGUF file for vocabulary and chat template; by default where the first worker says its model is."""
-    api_keys: list[str] = []
-    """Each is a tenant. Empty: no key is asked for, which is allowed on loopback addresses only."""
-    shared_prefix: bool = False
-    """True: all tenants share stored prefixes, and could time whether another one has sent a text."""
-    body_bytes_max: int = 16 << 20
-    messages_max: int = 10_000
-    queue_per_worker_max: int = 64
-    """Turns beyond its slots that this gateway lets wait at one worker."""
-    turn_deadline_s: float = 1800.0
-    turn_retries: int = 2
-    """On how many other workers a turn is tried when one fails before the answer began."""
-    drain_deadline_s: float = 30.0
-    """After SIGTERM: how long streams may take to end."""
-    tokenise_cache_bytes: int = 256 << 20
-    index_blocks_max: int = 2_000_000
-    ready_file: str | None = None
-    """Where `{"url": ..., "pid": ...}` is written once the gateway listens; removed at its end."""
+    """One gateway. Sizes in bytes, times in seconds."""
+
+    host: Annotated[str, Meta(description="address to serve on")] = "127.0.0.1"
+    port: Annotated[int, Meta(description="0 takes a free one; the ready file says which")] = 8000
+    workers: Annotated[list[str], Meta(description="addresses of engine workers; they may come later, and come back")]
+    nodes: Annotated[list[str], Meta(description="addresses of storage nodes, whose events feed the prefix index")] = []
+    model_path: Annotated[
+        str | None, Meta(description="GGUF file for vocabulary and chat template; by default the first worker's")
+    ] = None
+    api_keys: Annotated[
+        list[str], Meta(description="each is a tenant; none: no key is asked for, on loopback addresses only")
+    ] = []
+    shared_prefix: Annotated[
+        bool, Meta(description="tenants share stored prefixes, and could time whether another one has sent a text")
+    ] = False
+    body_bytes_max: Annotated[int, Meta(description="largest request body")] = 16 << 20
+    messages_max: Annotated[int, Meta(description="most messages of a chat")] = 10_000
+    queue_per_worker_max: Annotated[int, Meta(description="turns beyond its slots that wait at one worker")] = 64
+    turn_deadline_s: Annotated[float, Meta(description="for a whole turn")] = 1800.0
+    turn_retries: Annotated[int, Meta(description="other workers to try when one fails before the answer began")] = 2
+    drain_deadline_s: Annotated[float, Meta(description="after SIGTERM: how long streams may take to end")] = 30.0
+    tokenise_cache_bytes: Annotated[int, Meta(description="memory for tokens of text seen before")] = 256 << 20
+    index_blocks_max: Annotated[int, Meta(description="blocks that the prefix index holds")] = 2_000_000
+    ready_file: Annotated[str | None, Meta(description="written with the URL once the gateway listens")] = None
 
     def check(self) -> None:
         """Raises: ConfigError naming the first setting that cannot be."""
@@ -76,21 +68,15 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_settings(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> GatewaySettings:
-    """The settings from command line, environment and file, checked.
-
-    Raises: ConfigError. (argparse ends the process by itself for unknown flags, with status 2.)"""
-    parser = argparse.ArgumentParser(prog="python -m gateway", description="Stockpot's gateway")
-    parser.add_argument("--config", type=Path, help="TOML file")
-    for field in msgspec.structs.fields(GatewaySettings):
-        parser.add_argument(f"--{field.name.replace('_', '-')}")
-    flags = vars(parser.parse_args(arguments))
-    file = flags.pop("config")
-    plain_environ = dict(environ)
-    for name in _LISTS:
-        text = plain_environ.pop(ENV_PREFIX + name.upper(), None) if flags[name] is None else flags[name]
-        plain_environ.pop(ENV_PREFIX + name.upper(), None)
-        flags[name] = None if text is None else [part.strip() for part in text.split(",") if part.strip()]
-    settings = load_settings(GatewaySettings, file=file, env_prefix=ENV_PREFIX, flags=flags, environ=plain_environ)
+    """The settings from command line, environment and file, checked. Raises: ConfigError."""
+    settings = config.read_settings(
+        GatewaySettings,
+        program="stockpot gateway",
+        description="OpenAI's API in front of workers: each turn goes where it is answered first.",
+        env_prefix="STOCKPOT_GATEWAY_",
+        arguments=arguments,
+        environ=environ,
+    )
     settings.check()
     return settings
 

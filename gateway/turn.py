@@ -16,6 +16,9 @@ class Turn:
     turn_id: str
     model: ServedModel
     salt: bytes
+    """Whose KV may be used: the tenant's, and the request's own."""
+    tenant_salt: bytes
+    """Whose remembered tokens may be used: a `cache_salt` chooses KV, never which tokens a text becomes."""
     tokens: Tokens
     """`(n,) uint32`, the prompt."""
     tokens_max: int

@@ -1,13 +1,11 @@
 """Puts a worker together from its settings, serves until told to stop, and takes it apart."""
 
 import asyncio
-import json
 import logging
 import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -27,6 +25,7 @@ from engine.worker.settings import WorkerSettings
 from engine.worker.slots import SlotTable
 from engine.worker.store import StoreBridge
 from kvstore.core.errors import ConfigError
+from kvstore.core.process import write_ready_file
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +114,7 @@ async def serve(settings: WorkerSettings, engine: Engine) -> None:
         exporting.add_done_callback(ending.task_done)
         await bridge.has_tried.wait()
     server, address, health_service = await _start_server(service, settings.listen)
-    _write_ready_file(settings.ready_file, address)
+    write_ready_file(settings.ready_file, address=address)
     log.info("worker_ready address=%s model=%s store=%s", address, facts.model_name, settings.store or "none")
     await ending.asked.wait()
     await health_service.enter_graceful_shutdown()
@@ -172,15 +171,6 @@ async def _start_server(
     for served in (name, ""):
         await health_service.set(served, health_pb2.HealthCheckResponse.SERVING)
     return server, f"{listen.rsplit(':', 1)[0]}:{port}", health_service
-
-
-def _write_ready_file(path: str, address: str) -> None:
-    """Atomically, so that whoever waits for the file never reads half of it."""
-    if not path:
-        return
-    part = Path(f"{path}.part")
-    part.write_text(json.dumps({"address": address, "pid": os.getpid()}))
-    part.replace(path)
 
 
 def _context_tokens(settings: WorkerSettings, model: LlamaModel) -> int:

@@ -1,49 +1,48 @@
-"""Settings of a worker process; each is a key of the TOML file, STOCKPOT_WORKER_<NAME>, or --name."""
+"""Settings of a worker process; see kvstore/core/config.py for where they come from."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from engine.llama.context import KV_TYPES, SLOTS_MAX
+from kvstore.core import config
 from kvstore.core.errors import ConfigError
 from kvstore.core.namespace import BLOCK_TOKENS_MAX
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    model: str
-    """Path of the GGUF file."""
-    listen: str = "127.0.0.1:0"
-    """Address of the gRPC server; port 0 takes a free one."""
-    store: str = ""
-    """Address of the storage node; empty serves without a store."""
-    worker_id: str = ""
-    """Name in logs and answers; the listening address when empty."""
-    model_name: str = ""
-    """Name that clients ask for; the file's name without its ending when empty."""
-    context_tokens: int = 0
-    """Largest prompt plus answer; 0 takes the model's, at most 32,768."""
-    cells: int = 0
-    """Tokens of KV in the hot tier, for all turns together; 0 takes twice the context."""
-    idle_cells_max: int = 0
-    """Cells that finished turns may keep hot: attention pays for every used cell, and a restore is cheap. 0 takes
-    half of the cells, or all of them without a store."""
-    slots: int = 16
-    """Turns that run at once or stay hot."""
-    queue_max: int = 64
-    """Turns that may wait for a slot; more are refused."""
-    threads: int = 0
-    """Threads that compute; 0 takes all cores."""
-    kv_type: str = "q8_0"
-    """Type of K and V: q8_0, bf16 or f16."""
-    block_tokens: int = 32
-    batch_tokens: int = 128
-    """Tokens of one batch at most: restores, new turns and cancels wait for the end of a batch. Larger ones
-    are no faster on a CPU (measured on SmolLM2-135M: 115 to 125 tokens/s for 32 to 512)."""
-    chunk_beside_decodes: int = 64
-    """Prompt tokens of one batch at most while answers run."""
-    ready_file: str = ""
-    """Written as JSON (address, pid) once the worker serves."""
+    """One worker. Sizes in tokens."""
+
+    model: Annotated[str, Meta(description="GGUF file to serve")]
+    listen: Annotated[str, Meta(description="address of the gRPC server; port 0 takes a free one")] = "127.0.0.1:0"
+    store: Annotated[str, Meta(description="address of the storage node; none serves without a store")] = ""
+    worker_id: Annotated[str, Meta(description="name in logs and answers; the listening address by default")] = ""
+    model_name: Annotated[str, Meta(description="name that clients ask for; the file's by default")] = ""
+    context_tokens: Annotated[
+        int, Meta(description="largest prompt plus answer; 0 takes the model's, at most 32,768")
+    ] = 0
+    cells: Annotated[
+        int, Meta(description="tokens of KV in the hot tier, for all turns together; 0 takes twice the context")
+    ] = 0
+    # Attention pays for every used cell, and a restore is cheap.
+    idle_cells_max: Annotated[
+        int, Meta(description="cells that finished turns keep hot; 0 takes half of all, or all without a store")
+    ] = 0
+    slots: Annotated[int, Meta(description="turns that run at once or stay hot")] = 16
+    queue_max: Annotated[int, Meta(description="turns that may wait for a slot; more are refused")] = 64
+    threads: Annotated[int, Meta(description="threads that compute; 0 takes all cores")] = 0
+    kv_type: Annotated[str, Meta(description="type of K and V: q8_0, bf16 or f16")] = "q8_0"
+    block_tokens: Annotated[int, Meta(description="tokens of one block")] = 32
+    # Larger batches are no faster on a CPU: 115 to 125 tokens/s for 32 to 512 on SmolLM2-135M.
+    batch_tokens: Annotated[
+        int, Meta(description="tokens of one batch; restores, new turns and cancels wait for its end")
+    ] = 128
+    chunk_beside_decodes: Annotated[int, Meta(description="prompt tokens of one batch while answers run")] = 64
+    ready_file: Annotated[str, Meta(description="written with the address once the worker serves")] = ""
 
     def check(self) -> None:
         """Raises: ConfigError for a value that cannot work, with what to set instead."""
@@ -75,6 +74,17 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def model_path(self) -> Path:
         return Path(self.model)
+
+
+def read_settings(arguments: Sequence[str]) -> WorkerSettings:
+    """The settings from command line, environment and file. Raises: ConfigError."""
+    return config.read_settings(
+        WorkerSettings,
+        program="stockpot worker",
+        description="A llama.cpp worker that restores KV from a store instead of prefilling.",
+        env_prefix="STOCKPOT_WORKER_",
+        arguments=arguments,
+    )
 
 
 def _check_address(name: str, address: str) -> None:

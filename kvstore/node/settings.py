@@ -1,5 +1,6 @@
 """Settings of a storage node: the struct, its limits and what must fit together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from kvstore.core import config
 from kvstore.core.errors import ConfigError
 from kvstore.wire_codec import MESSAGE_BYTES_MAX
 
@@ -34,6 +36,17 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     event_log_events: Annotated[int, Meta(ge=1, description="events kept for watchers that resume")] = 65_536
     demote_queue_blocks: Annotated[int, Meta(ge=1, description="blocks that wait for the disk")] = 65_536
     stop_deadline_ms: Annotated[int, Meta(ge=0, description="time to finish calls and writes at the end")] = 5_000
+
+
+def read_settings(arguments: Sequence[str]) -> NodeSettings:
+    """The settings from command line, environment and file. Raises: ConfigError."""
+    return config.read_settings(
+        NodeSettings,
+        program="stockpot node",
+        description="A storage node: blocks in hugepage RAM and on disk, by gRPC and shared memory.",
+        env_prefix="STOCKPOT_NODE_",
+        arguments=arguments,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ async def test_it_serves_says_so_and_ends_in_order(engine: ScriptedEngine, smoll
             await process.wait()
     assert process.returncode == 0
     assert not ready_file.exists()
-    assert log.count(" turn ") == 4 and "request_refused status=400" in log and "gateway_end" in log
+    assert log.count("event=turn ") == 4 and "request_refused status=400" in log and "gateway_end" in log
     assert "canary" not in log and "Traceback" not in log
 
 
@@ -121,5 +121,5 @@ async def test_a_mistake_in_the_settings_is_one_line_and_status_2(flags: list[st
     process = await start(*flags)
     text = await ended(process)
     assert process.returncode == 2
-    lines = [line for line in text.splitlines() if " INFO " not in line]
+    lines = [line for line in text.splitlines() if "level=INFO" not in line]
     assert len(lines) == 1 and words in lines[0], text

@@ -29,6 +29,7 @@ def test_file_then_environment_then_flags(tmp_path: Path) -> None:
     ("flags", "words"),
     [
         (["--workers", ""], "no workers"),
+        ([], "workers"),
         (["--workers", "host"], "bad address"),
         (["--workers", "host:0"], "bad address"),
         (["--workers", "a:1,a:1"], "twice"),
