@@ -61,6 +61,8 @@ class Stack:
     settings: StackSettings
     supervisor: Supervisor
     gateway: GatewayProbe
+    node_address: str
+    worker_addresses: tuple[str, ...]
 
     @property
     def base_url(self) -> str:
@@ -114,7 +116,7 @@ async def _start(settings: StackSettings, folder: Path, supervisor: Supervisor) 
     [ready] = await supervisor.start([gateway_command(settings, gateway_port, addresses, str(node["address"]))])
     gateway = GatewayProbe(str(ready["url"]), settings.api_key)
     await gateway.wait_for_workers(settings.workers, _REACHED_DEADLINE_S)
-    return Stack(settings, supervisor, gateway)
+    return Stack(settings, supervisor, gateway, str(node["address"]), tuple(addresses))
 
 
 def node_command(settings: StackSettings, folder: Path, port: int) -> Command:

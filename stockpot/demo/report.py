@@ -9,6 +9,7 @@ from stockpot.demo.display import headline, summary_rows
 from stockpot.demo.plot import Axes, Series, line_plot, log_axis_range
 from stockpot.demo.result import DemoResult, TurnRecord
 from stockpot.demo.turns import Answer
+from stockpot.stack import MIB
 
 _STYLE = Path(__file__).with_name("report.css")
 
@@ -116,10 +117,18 @@ def _turn_row(record: TurnRecord) -> tuple[str, ...]:
 
 
 def _memory_table(result: DemoResult) -> str:
-    rows = [(f"{name}, peak resident", peak) for name, peak in result.memory.peak_rss_bytes.items()]
-    rows.append(("node's arena, allotted", result.memory.arena_bytes))
-    rows.append(("node's disk, at most", result.memory.disk_bytes_max))
-    return _table((), [(name, f"{count / 2**20:,.0f} MiB") for name, count in rows])
+    memory = result.memory
+    rows = [
+        (name, _mib(peak), _mib(memory.bound_bytes[name]) if name in memory.bound_bytes else "")
+        for name, peak in memory.peak_rss_bytes.items()
+    ]
+    rows.append(("node's arena", _mib(memory.arena_bytes), _mib(memory.arena_bytes)))
+    rows.append(("node's disk", "", _mib(memory.disk_bytes_max)))
+    return _table(("", "peak", "at most, by its settings"), rows)
+
+
+def _mib(count: int) -> str:
+    return f"{count / MIB:,.0f} MiB"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from stockpot.demo.memory import Memory
 from stockpot.demo.turns import Answer
 
 
@@ -23,18 +24,6 @@ class TurnRecord:
     cold: Answer | None = None
     is_after_restart: bool = False
     """The first turn of a session after the worker that served it was killed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What the processes were allowed and what they took, in bytes."""
-
-    peak_rss_bytes: dict[str, int]
-    """VmHWM by process, the demo itself too. Hugetlb pages are not in it: the node's has its arena
-    only where the machine has no huge pages to give, a worker's as far as it has touched the arena."""
-    arena_bytes: int
-    """The node's arena, allotted in full at its start."""
-    disk_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +65,8 @@ class DemoResult:
             "hit_rate_after_worker_restart": token_hit_rate(restarted),
             "tokens_restored_after_worker_restart": sum(answer.extension.tokens_restored for answer in restarted),
             "peak_rss_bytes": self.memory.peak_rss_bytes,
+            "memory_bound_bytes": self.memory.bound_bytes,
+            "memory_within_bounds": self.memory.is_within_bounds,
             "arena_bytes": self.memory.arena_bytes,
             "disk_bytes_max": self.memory.disk_bytes_max,
             "machine": self.machine,

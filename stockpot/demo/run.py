@@ -10,14 +10,14 @@
 import importlib.metadata
 import os
 import platform
-import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import openai
 
-from stockpot.demo.result import DemoResult, Memory
+from stockpot.demo.memory import measure_memory
+from stockpot.demo.result import DemoResult
 from stockpot.demo.sessions import Agent, Endpoint, Progress, run_all_cold, run_all_warm
 from stockpot.demo.turns import TURN_DEADLINE_S
 from stockpot.demo.workload import WorkloadSize, make_sessions
@@ -57,7 +57,7 @@ async def run_demo(settings: DemoSettings, progress: Progress) -> DemoResult:
             start = time.perf_counter()
             await run_all_cold(agents, endpoint, is_last_turn_only=settings.is_cold_last_turn_only)
             wall_s_cold = time.perf_counter() - start
-        memory = _memory(stack)
+        memory = await measure_memory(stack)
     return DemoResult(
         records=tuple(record for agent in agents for record in agent.records),
         failures=tuple(failure for agent in agents for failure in agent.failures),
@@ -93,12 +93,6 @@ def _client(stack: Stack) -> openai.AsyncOpenAI:
         # No proxy of the environment between us and the loopback interface.
         http_client=openai.DefaultAsyncHttpxClient(trust_env=False),
     )
-
-
-def _memory(stack: Stack) -> Memory:
-    peaks = stack.supervisor.peak_rss_bytes()
-    peaks["demo"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Memory(peaks, stack.settings.arena_bytes, stack.settings.disk_bytes_max)
 
 
 def _machine(settings: StackSettings, model: str) -> dict[str, str | int]:

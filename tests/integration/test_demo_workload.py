@@ -33,6 +33,7 @@ async def test_the_main_job(tmp_path: Path) -> None:
     assert figures["prefill_tokens_warm"] < figures["prefill_tokens_cold"]
     # With q8_0 KV a restored prefix gives the same text as a computed one.
     assert figures["answers_differing"] == []
+    assert figures["memory_within_bounds"], figures
     assert set(figures["peak_rss_bytes"]) == {"node", "worker-1", "worker-2", "gateway", "demo"}
     # The run folder was named, so logs stay; the blocks do not.
     assert (tmp_path / "worker-1.log").stat().st_size > 0

@@ -1,7 +1,9 @@
 """A fixed result of the demo, with figures that can be checked by hand."""
 
-from stockpot.demo.result import DemoResult, Memory, TurnRecord
+from stockpot.demo.memory import Memory
+from stockpot.demo.result import DemoResult, TurnRecord
 from stockpot.demo.turns import Answer, TurnExtension
+from stockpot.stack import MIB
 
 
 def answer(prompt: int, hot: int, restored: int, ttft_ms: float, worker: str = "worker-1") -> Answer:
@@ -39,6 +41,11 @@ def demo_result(failures: tuple[str, ...] = ()) -> DemoResult:
         wall_s_warm=15.04,
         wall_s_cold=45.0,
         worker_killed="worker-1",
-        memory=Memory({"node": 90 * 2**20, "worker-1": 300 * 2**20, "demo": 80 * 2**20}, 512 * 2**20, 2048 * 2**20),
+        memory=Memory(
+            peak_rss_bytes={"node": 90 * MIB, "worker-1": 300 * MIB, "demo": 80 * MIB},
+            bound_bytes={"node": 192 * MIB, "worker-1": 640 * MIB},
+            arena_bytes=512 * MIB,
+            disk_bytes_max=2048 * MIB,
+        ),
         machine={"processor": "An <old> one", "cores": 2, "model": "smollm2", "threads_per_worker": 1},
     )
