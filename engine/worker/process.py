@@ -19,11 +19,12 @@ from engine.worker.blocks import BlockMover
 from engine.worker.cache import KvCache
 from engine.worker.identity import fingerprint
 from engine.worker.loop import LoopSettings, ModelLoop
+from engine.worker.metrics import WorkerCollector, serve_metrics
 from engine.worker.selftest import run_self_test
 from engine.worker.service import EngineService, WorkerFacts
 from engine.worker.settings import WorkerSettings
 from engine.worker.slots import SlotTable
-from engine.worker.store import StoreBridge
+from engine.worker.store import StoreBridge, StoreCounters
 from kvstore.core.errors import ConfigError
 from kvstore.core.process import write_ready_file
 
@@ -113,9 +114,16 @@ async def serve(settings: WorkerSettings, engine: Engine) -> None:
     if bridge and exporting:
         exporting.add_done_callback(ending.task_done)
         await bridge.has_tried.wait()
+    metrics_address = _serve_metrics(settings, engine, service, bridge)
     server, address, health_service = await _start_server(service, settings.listen)
-    write_ready_file(settings.ready_file, address=address)
-    log.info("worker_ready address=%s model=%s store=%s", address, facts.model_name, settings.store or "none")
+    write_ready_file(settings.ready_file, address=address, metrics_address=metrics_address)
+    log.info(
+        "worker_ready address=%s metrics_address=%s model=%s store=%s",
+        address,
+        metrics_address,
+        facts.model_name,
+        settings.store or "none",
+    )
     await ending.asked.wait()
     await health_service.enter_graceful_shutdown()
     if ending.failure is None:
@@ -127,6 +135,15 @@ async def serve(settings: WorkerSettings, engine: Engine) -> None:
     engine.loop.stop()
     if ending.failure is not None:
         raise RuntimeError("a part of the worker ended by a bug") from ending.failure
+
+
+def _serve_metrics(settings: WorkerSettings, engine: Engine, service: EngineService, bridge: StoreBridge | None) -> str:
+    """The address of `/metrics`; empty when it is not asked for."""
+    if settings.metrics_port is None:
+        return ""
+    store = bridge.counters if bridge else StoreCounters()
+    collector = WorkerCollector(lambda: engine.loop.load, service.counters, store)
+    return serve_metrics(collector, settings.listen.rpartition(":")[0], settings.metrics_port)
 
 
 class _Ending:

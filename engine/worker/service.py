@@ -13,6 +13,7 @@ from engine.llama.model import LlamaModel
 from engine.wire import engine_pb2 as pb
 from engine.wire import engine_pb2_grpc as pb_grpc
 from engine.worker.loop import ModelLoop
+from engine.worker.metrics import TurnCounters
 from engine.worker.sampling import Sampler, SamplingParams
 from engine.worker.settings import WorkerSettings
 from engine.worker.store import StoreBridge
@@ -84,6 +85,7 @@ class EngineService(pb_grpc.EngineServicer):
         self._is_idle.set()
         self._is_draining = False
         self.hot = HotKeys()
+        self.counters = TurnCounters()
 
     async def Describe(self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext) -> pb.DescribeResponse:  # noqa: N802
         facts = self._facts
@@ -203,15 +205,25 @@ class EngineService(pb_grpc.EngineServicer):
                     self._loop.start_prefill(turn, admitted.admission)
                 case PromptDone() as done:
                     exported = self._export(turn, salt, exported, done.blocks)
-                    yield pb.GenerateResponse(prompt_done=_prompt_done(turn, done))
+                    answer = _prompt_done(turn, done)
+                    self._count_prompt(answer)
+                    yield pb.GenerateResponse(prompt_done=answer)
                 case Delta() as delta:
                     exported = self._export(turn, salt, exported, delta.blocks)
+                    self.counters.answer_tokens += len(delta.tokens)
                     yield pb.GenerateResponse(delta=pb.Delta(tokens=delta.tokens, text=delta.text))
                 case Finished(reason=FinishReason.FAILED, message=message):
+                    self.counters.failed += 1
                     await context.abort(grpc.StatusCode.INTERNAL, message)
                 case Finished() as finished:
+                    self.counters.finished += 1
                     yield pb.GenerateResponse(finished=_finished(finished))
                     return
+
+    def _count_prompt(self, done: pb.PromptDone) -> None:
+        self.counters.prompt_tokens_hot += done.tokens_hot
+        self.counters.prompt_tokens_restored += done.tokens_restored
+        self.counters.prompt_tokens_computed += done.tokens_computed
 
     def _export(self, turn: Turn, salt: bytes, first: int, blocks: int) -> int:
         """Queue the turn's blocks from `first` on, of `blocks` that are full; answers how many are queued in all.

@@ -42,6 +42,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(description="tokens of one batch; restores, new turns and cancels wait for its end")
     ] = 128
     chunk_beside_decodes: Annotated[int, Meta(description="prompt tokens of one batch while answers run")] = 64
+    metrics_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65535)] | None, Meta(description="Prometheus port; 0 takes a free one")
+    ] = None
     ready_file: Annotated[str, Meta(description="written with the address once the worker serves")] = ""
 
     def check(self) -> None:

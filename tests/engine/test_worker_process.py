@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -100,6 +101,12 @@ async def run_turn(
     return done, answer, finished
 
 
+def read_metrics(worker: WorkerProcess) -> str:
+    address = json.loads(worker.ready_file.read_text())["metrics_address"]
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+        return str(response.read().decode())
+
+
 async def test_another_worker_restores_what_the_first_one_computed(
     start_worker: Callable[..., WorkerProcess],
     connect: Callable[[str], EngineClient],
@@ -107,10 +114,13 @@ async def test_another_worker_restores_what_the_first_one_computed(
     source_tokens: np.ndarray,
 ) -> None:
     prompt = source_tokens[:300]
-    first = start_worker("first", store=node.address)
+    first = start_worker("first", store=node.address, metrics_port=0)
     cold, cold_answer, finished = await run_turn(connect(first.wait_ready()), prompt, 40)
     assert (cold.tokens, cold.tokens_computed) == (300, 300)
     assert (finished.reason, finished.tokens) == (pb.Finished.REASON_LENGTH, 40)
+    metrics = read_metrics(first)
+    assert 'stockpot_worker_prompt_tokens_total{source="computed"} 300.0' in metrics
+    assert "stockpot_worker_answer_tokens_total 40.0" in metrics
     first.process.send_signal(signal.SIGTERM)  # draining exports what is queued
     assert first.wait_exit()[0] == 0
     second = start_worker("second", store=node.address)
