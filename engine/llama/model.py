@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from engine.gguf import check_is_gguf
 from engine.llama.library import C, llama_log
 from kvstore.core.errors import ConfigError
 
-_GGUF_MAGIC = b"GGUF"
 _ATTR_CONTROL = 1 << 3
 _ATTR_USER_DEFINED = 1 << 4
 
@@ -105,14 +105,3 @@ class LlamaModel:
     def eos(self) -> int:
         """Id of the end-of-text token; -1 when the vocabulary has none."""
         return int(C.llama_vocab_eos(self._vocab))
-
-
-def check_is_gguf(path: Path) -> None:
-    """Raises: ConfigError in words unless `path` is a readable file that begins like a GGUF."""
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(_GGUF_MAGIC))
-    except OSError as error:
-        raise ConfigError(f"cannot read the model {path}: {error.strerror}; give the path of a GGUF file") from error
-    if magic != _GGUF_MAGIC:
-        raise ConfigError(f"{path} is no GGUF file: it begins with {magic!r}, expected {_GGUF_MAGIC!r}")

@@ -20,7 +20,7 @@ def stockpot(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
         (("nope",), "No such command 'nope'"),
         (("demo", "--quick", "--full"), "--quick and --full exclude each other"),
         (("demo", "--model", "/does/not/exist.gguf"), "cannot read the model /does/not/exist.gguf"),
-        (("demo", "--model", __file__), "is not a GGUF file"),
+        (("demo", "--model", __file__), "is no GGUF file"),
         (("demo", "--report", "/does/not/exist/report.html"), "there is no folder /does/not/exist"),
         (("up", "--workers", "0"), "--workers"),
         (("up", "--port", "http"), "--port"),
@@ -62,5 +62,5 @@ def test_the_bundled_model_is_taken_when_none_is_named() -> None:
 
 def test_an_empty_file_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "empty.gguf").touch()
-    with pytest.raises(ConfigError, match="is not a GGUF file"):
+    with pytest.raises(ConfigError, match="is no GGUF file"):
         resolve_model(tmp_path / "empty.gguf")
