@@ -10,28 +10,24 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
-from engine.llama.context import Batch, DecodeResult, LlamaContext
+from engine.llama.context import DecodeResult, LlamaContext
+from engine.worker.batch import batch_of, last_rows
 from engine.worker.cache import KvCache
-from engine.worker.schedule import Chunk, plan_batch, youngest
+from engine.worker.schedule import plan_batch, youngest
+from engine.worker.speed import PrefillSpeed
 from engine.worker.turn import Admitted, Delta, Finished, FinishReason, PromptDone, Turn, TurnState
 from kvstore.core.errors import UnavailableError
-from kvstore.core.keys import BlockKey, as_tokens, extend_chain
+from kvstore.core.keys import BlockKey, extend_chain
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-
-# Weight of the newest measurement in smoothed speeds; chunks below the minimum say little.
-_SMOOTHING = 0.2
-_MEASURED_TOKENS_MIN = 16
-# A batch takes no longer than this, as measured: restores, exports, new turns and cancels wait for its end.
-_BATCH_SECONDS_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,7 @@ class ModelLoop:
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._queued: deque[Turn] = deque()
         self._running: list[Turn] = []
-        self._prefill_tokens_per_s = 0.0
+        self._speed = PrefillSpeed()
         self._preemptions = 0
         self._is_stopping = False
         self._is_dead = False
@@ -221,10 +217,11 @@ class ModelLoop:
 
     def _step(self) -> None:
         """One batch: compute it, account for all of it, then sample."""
+        settings = self._settings
+        low = max(settings.block_tokens, len(self._running))  # each answer gets its token in every batch
+        batch_tokens = self._speed.batch_tokens(low, settings.batch_tokens)
         chunks = plan_batch(
-            self._running,
-            batch_tokens=self._batch_budget(),
-            chunk_beside_decodes=self._settings.chunk_beside_decodes,
+            self._running, batch_tokens=batch_tokens, chunk_beside_decodes=settings.chunk_beside_decodes
         )
         if not chunks:
             return
@@ -233,15 +230,16 @@ class ModelLoop:
             return
         started = time.monotonic()
         try:
-            result = self._context.decode(_batch_of(chunks))
+            result = self._context.decode(batch_of(chunks))
         except RuntimeError as error:
             log.error("decode_failed error=%r", str(error))
             for chunk in chunks:
                 self._finish(chunk.turn, FinishReason.FAILED, f"the model failed: {error}")
             return
         assert result is DecodeResult.OK, "the mirror of the cells says there is room"
-        self._measure_prefill(chunks, time.monotonic() - started)
-        sampling = [(chunk.turn, row) for chunk, row in _last_rows(chunks) if chunk.samples]
+        prefilled = sum(chunk.count for chunk in chunks if chunk.turn.state is TurnState.PREFILL)
+        self._speed.observe(prefilled, time.monotonic() - started)
+        sampling = [(chunk.turn, row) for chunk, row in last_rows(chunks) if chunk.samples]
         for chunk in chunks:
             self._advance(chunk.turn, chunk.count)
         for turn, row in sampling:
@@ -320,27 +318,13 @@ class ModelLoop:
         """Full blocks of the turn that are in its slot."""
         return turn.computed // self._settings.block_tokens
 
-    # -- speed, and what others see
-
-    def _batch_budget(self) -> int:
-        if not self._prefill_tokens_per_s:
-            return self._settings.batch_tokens
-        affordable = int(_BATCH_SECONDS_MAX * self._prefill_tokens_per_s)
-        return max(self._settings.block_tokens, min(self._settings.batch_tokens, affordable))
-
-    def _measure_prefill(self, chunks: Sequence[Chunk], seconds: float) -> None:
-        prefilled = sum(chunk.count for chunk in chunks if chunk.turn.state is TurnState.PREFILL)
-        if prefilled >= _MEASURED_TOKENS_MIN:
-            speed, old = prefilled / seconds, self._prefill_tokens_per_s
-            self._prefill_tokens_per_s = speed if not old else old + _SMOOTHING * (speed - old)
-
     def _publish(self) -> None:
         waiting = sum(t.missing for t in (*self._running, *self._queued) if t.state is not TurnState.DECODE)
         self.load = LoopLoad(
             running=len(self._running),
             queued=len(self._queued),
             prefill_tokens_waiting=waiting,
-            prefill_tokens_per_s=self._prefill_tokens_per_s,
+            prefill_tokens_per_s=self._speed.tokens_per_s,
             cells_used=self._cache.table.cells.used,
             reseats=self._cache.reseats,
             preemptions=self._preemptions,
@@ -348,26 +332,6 @@ class ModelLoop:
         added, removed = self._cache.table.take_hot_changes()
         if added or removed:
             self.on_hot_change(added, removed)
-
-
-def _batch_of(chunks: Sequence[Chunk]) -> Batch:
-    """One batch of all chunks, in order; logits only for the last token of those that sample."""
-    logits = np.zeros(sum(chunk.count for chunk in chunks), np.int8)
-    for chunk, row in _last_rows(chunks):
-        logits[row] = chunk.samples
-    spans = [(chunk.turn, chunk.turn.computed, chunk.turn.computed + chunk.count) for chunk in chunks]
-    return Batch(
-        tokens=np.concatenate([as_tokens(turn.tokens(start, end)) for turn, start, end in spans]).astype(np.int32),
-        positions=np.concatenate([np.arange(start, end, dtype=np.int32) for _, start, end in spans]),
-        slots=np.concatenate([np.full(end - start, turn.slot, np.int32) for turn, start, end in spans]),
-        logits=logits,
-    )
-
-
-def _last_rows(chunks: Sequence[Chunk]) -> list[tuple[Chunk, int]]:
-    """Each chunk with the batch row of its last token."""
-    rows = np.cumsum([chunk.count for chunk in chunks]) - 1
-    return list(zip(chunks, rows.tolist(), strict=True))
 
 
 def _prompt_done(turn: Turn, blocks: int) -> PromptDone:
