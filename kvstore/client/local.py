@@ -58,6 +58,10 @@ class LocalConnection(asyncio.Protocol):
         self._waiting[request.id] = answered
         try:
             response: pb.LocalResponse = await answered
+        except asyncio.CancelledError:
+            if answered.done() and not answered.cancelled():  # it came in the very moment of the cancelling
+                self._give_back(answered.result())
+            raise
         finally:
             del self._waiting[request.id]
         if response.HasField("error"):
@@ -138,6 +142,8 @@ class LocalConnection(asyncio.Protocol):
         """The caller is gone (deadline, cancelled): what it was leased would wait for its TTL."""
         if response.acquire.lease_id:
             self.release(response.acquire.lease_id)
+        if response.put_begun.lease_id:
+            self.tell(pb.LocalRequest(put_commit=pb.PutCommit(lease_id=response.put_begun.lease_id)))
         if response.put_begun.lease_id:
             self.tell(pb.LocalRequest(put_commit=pb.PutCommit(lease_id=response.put_begun.lease_id)))
 

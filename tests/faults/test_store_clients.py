@@ -177,3 +177,33 @@ async def test_without_commit_everything_is_given_back(nodes: NodeProcesses) -> 
 
             await until(is_free)
             assert (await client.match(namespace, keys)).blocks == 0
+
+
+async def test_calls_cancelled_at_any_moment_leave_no_lease(nodes: NodeProcesses) -> None:
+    node = nodes.start(lease_ttl_ms=60_000).wait_ready()
+    async with await StoreClient.connect(node.address) as client:
+        assert client.path == "shm"
+        namespace = (await client.open_namespace(FINGERPRINT)).namespace_id
+        stored, new = random_keys(2), random_keys(2)
+        await put_chain(client, namespace, stored, 1000)
+
+        async def read() -> None:
+            async with client.read(namespace, stored):
+                await asyncio.sleep(0)
+
+        async def fill() -> None:
+            async with client.fill(namespace, [FillItem(key, 1000) for key in new]):
+                await asyncio.sleep(0)
+
+        for ticks in range(60):
+            for work in (read, fill):
+                task = asyncio.create_task(work())
+                for _ in range(ticks):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+
+        async def none_is_left() -> bool:
+            return (await client.stats()).leases == 0
+
+        await until(none_is_left)
