@@ -12,8 +12,8 @@ from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionMessageParam
 
 Message = dict[str, str]
-TURN_DEADLINE_S = 300.0
-"""For the whole turn; a cold 6k-token prompt takes about a minute on one core."""
+TURN_DEADLINE_S = 1800.0
+"""For the whole turn, as the gateway's own. Two cold 6k-token prompts on one core take four minutes together."""
 
 
 class TurnError(Exception):
