@@ -106,6 +106,8 @@ class KvCache:
 
         Reseating one slot moves the place where the next tokens go, hence one look more than there are slots.
         A slot that shares a prefix needs cells of its own for it then; False when there are none to be had."""
+        if not self.table.is_divisible:
+            return True  # the mirror does not know a sliding window's cells, and nothing is promised to the last bit
         for _ in range(len(parts) + 1):
             offset, is_ordered = 0, True
             for slot, count in parts:

@@ -70,7 +70,11 @@ def load_engine(settings: WorkerSettings) -> Engine:
     )
     # llama.cpp rounds the cells up.
     table = SlotTable(
-        slots=settings.slots, cells=context.cells, context_tokens=context_tokens, block_tokens=settings.block_tokens
+        slots=settings.slots,
+        cells=context.cells,
+        context_tokens=context_tokens,
+        block_tokens=settings.block_tokens,
+        is_divisible=not (model.sliding_window or model.is_recurrent),
     )
     mover = BlockMover(context, table, settings.block_tokens)
     tested = run_self_test(model, context, table, mover, settings.block_tokens)

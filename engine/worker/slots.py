@@ -56,7 +56,12 @@ class Claim:
 class SlotTable:
     """Owns the slots' bookkeeping. Numbers are 1 to `slots`; 0 is llama.cpp's scratch slot."""
 
-    def __init__(self, *, slots: int, cells: int, context_tokens: int, block_tokens: int) -> None:
+    def __init__(
+        self, *, slots: int, cells: int, context_tokens: int, block_tokens: int, is_divisible: bool = True
+    ) -> None:
+        """`is_divisible`: KV of a sequence can be cut, and shared, at any token. Not so with sliding windows, whose
+        older rows are dropped, and recurrent states: there a slot is reused only as a whole."""
+        self.is_divisible = is_divisible
         self.block_tokens = block_tokens
         self._slots = [
             Slot(
@@ -93,11 +98,15 @@ class SlotTable:
         for slot in self._slots:
             if slot.length and slot.namespace == namespace:
                 shared = shared_prefix(slot.tokens[: slot.length], tokens)
+                if not self.is_divisible and (shared < slot.length or slot.state is SlotState.BUSY):
+                    continue
                 best = max(best, (shared, slot.state is SlotState.IDLE, slot.last_use, slot.number))
         return (best[3], best[0]) if best[0] else (0, 0)
 
     def match_busy(self, namespace: NamespaceId, tokens: Tokens) -> int:
         """The longest prefix of `tokens` that a busy slot holds: a new turn shares those cells."""
+        if not self.is_divisible:
+            return 0
         busy = [s for s in self._slots if s.state is SlotState.BUSY and s.namespace == namespace]
         return max((shared_prefix(s.tokens[: s.length], tokens) for s in busy), default=0)
 

@@ -13,6 +13,10 @@ def table(slots: int = 3, cells: int = 400) -> SlotTable:
     return SlotTable(slots=slots, cells=cells, context_tokens=200, block_tokens=8)
 
 
+def indivisible_table() -> SlotTable:
+    return SlotTable(slots=6, cells=400, context_tokens=200, block_tokens=8, is_divisible=False)
+
+
 def run(slots: SlotTable, tokens: list[int]) -> tuple[int, int]:
     """One whole turn; answers its slot and how many tokens were hot."""
     array = np.array(tokens, np.uint32)
@@ -78,3 +82,13 @@ def test_idle_cells_are_those_that_no_running_turn_shares() -> None:
     assert claim is not None
     assert slots.idle_cells() == 50
     assert slots.newest_idle() == slots.coldest_idle() != claim.slot
+
+
+def test_kv_that_cannot_be_cut_is_reused_only_as_a_whole() -> None:
+    slots = indivisible_table()
+    first, _ = run(slots, [*SYSTEM, 1, 2, 3])
+    assert run(slots, [*SYSTEM, 1, 2, 3, 4]) == (first, 43)
+    # A sibling, a shorter prompt and the very same one would need a cut or a copy.
+    for other in ([*SYSTEM, 9, 9], [*SYSTEM, 1, 2, 3, 4], SYSTEM):
+        slot, hot = run(slots, other)
+        assert (slot != first, hot) == (True, 0)
