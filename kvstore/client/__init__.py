@@ -1,9 +1,22 @@
-"""The store's client library: `from kvstore.client import StoreClient`."""
+"""The store's client library: `StoreClient` for asyncio, `SyncStoreClient` for threads. See docs/client.md."""
 
 from kvstore.client.client import StoreClient
 from kvstore.client.filling import Fill
 from kvstore.client.reading import Blocks
-from kvstore.client.types import FillItem, Match, NamespaceInfo, Path
+from kvstore.client.sync import SyncFill, SyncStoreClient
+from kvstore.client.types import ClientCounts, FillItem, Match, NamespaceInfo, Path
 from kvstore.wire.kvstore_pb2 import Status
 
-__all__ = ["Blocks", "Fill", "FillItem", "Match", "NamespaceInfo", "Path", "Status", "StoreClient"]
+__all__ = [
+    "Blocks",
+    "ClientCounts",
+    "Fill",
+    "FillItem",
+    "Match",
+    "NamespaceInfo",
+    "Path",
+    "Status",
+    "StoreClient",
+    "SyncFill",
+    "SyncStoreClient",
+]
