@@ -4,7 +4,7 @@ from kvstore.client.client import StoreClient
 from kvstore.client.filling import Fill
 from kvstore.client.reading import Blocks
 from kvstore.client.sync import SyncFill, SyncStoreClient
-from kvstore.client.types import ClientCounts, FillItem, Match, NamespaceInfo, Path
+from kvstore.client.types import ClientCounts, FillItem, Match, NamespaceInfo, Path, PinOptions
 from kvstore.wire.kvstore_pb2 import Status
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Match",
     "NamespaceInfo",
     "Path",
+    "PinOptions",
     "Status",
     "StoreClient",
     "SyncFill",

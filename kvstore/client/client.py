@@ -6,12 +6,13 @@ elsewhere), CacheDegradedError (recompute). Every wait has a deadline.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any
 
 from kvstore.client.filling import Fill, FillPlan, fill_blocks
 from kvstore.client.link import NodeLink
 from kvstore.client.reading import Blocks, ReadPlan, read_blocks
-from kvstore.client.types import ClientCounts, FillItem, Match, NamespaceInfo, Path
+from kvstore.client.types import ClientCounts, FillItem, Match, NamespaceInfo, Path, PinOptions, block_ids
 from kvstore.core.errors import LimitError, UnavailableError
 from kvstore.core.keys import BlockKey, NamespaceId
 from kvstore.core.namespace import Fingerprint
@@ -78,9 +79,11 @@ class StoreClient:
             lease_ttl_ms_max=answer.lease_ttl_ms_max,
         )
 
-    async def match(self, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> Match:
-        """How much of the chain `keys` is stored. No side effect; what it says may be over at once."""
-        request = pb.MatchRequest(namespace_id=namespace_id, keys=keys)
+    async def match(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, promote: bool = False) -> Match:
+        """How much of the chain `keys` is stored, on all shards; what it says may be over at once.
+
+        No side effect, unless `promote` asks to begin reading what is on disk into memory."""
+        request = pb.MatchRequest(namespace_id=namespace_id, keys=keys, promote=promote)
 
         async def ask() -> Match:
             if (local := await self._link.call_local(pb.LocalRequest(match=request))) is not None:
@@ -90,6 +93,19 @@ class StoreClient:
             return Match(answer.blocks, answer.blocks_in_memory, answer.bytes)
 
         return await self._link.reopening(namespace_id, ask)
+
+    @asynccontextmanager
+    async def lease(self, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> AsyncIterator[Match]:
+        """As `match`, and what it answers stays stored, in memory, inside the `async with` (for the lease's TTL
+        at most, 10 s by default): a `read` of these blocks finds them all. Blocks on disk are promoted first."""
+        request = pb.MatchRequest(namespace_id=namespace_id, keys=keys, lease=True)
+        answer = await self._link.reopening(namespace_id, lambda: self._link.call("Match", request))
+        try:
+            yield Match(answer.blocks, answer.blocks_in_memory, answer.bytes)
+        finally:
+            if answer.lease_id:
+                with suppress(UnavailableError, LimitError):  # the lease ends by itself then
+                    await self._link.call("Release", pb.ReleaseRequest(lease_ids=[answer.lease_id]))
 
     def read(
         self, namespace_id: NamespaceId, keys: Sequence[BlockKey], shard: int = 0, prefix_only: bool = True
@@ -138,10 +154,69 @@ class StoreClient:
             await asyncio.sleep(_WATCH_RETRY_S[min(failures, len(_WATCH_RETRY_S) - 1)])
             failures += 1
 
-    async def stats(self) -> pb.StatsResponse:
+    async def touch(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], shard: int = 0) -> int:
+        """Say that the chain `keys` is in use; returns how many of them are stored."""
+        request = pb.TouchRequest(namespace_id=namespace_id, blocks=block_ids(keys, shard))
+        answer = await self._manage(namespace_id, "Touch", request)
+        return int(answer.touched)
+
+    async def pin(
+        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], pin: PinOptions | None = None
+    ) -> list[pb.Status]:
+        """Keep blocks in memory for a while; a status for each: OK, MISS, CORRUPT, BUSY or OVER_QUOTA."""
+        pin = pin or PinOptions()
+        request = pb.PinRequest(
+            namespace_id=namespace_id, blocks=block_ids(keys, pin.shard), ttl_ms=pin.ttl_ms, is_soft=pin.is_soft
+        )
+        return list((await self._manage(namespace_id, "Pin", request)).statuses)
+
+    async def unpin(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], shard: int = 0) -> int:
+        """End pins; returns how many there were."""
+        request = pb.UnpinRequest(namespace_id=namespace_id, blocks=block_ids(keys, shard))
+        return int((await self._manage(namespace_id, "Unpin", request)).unpinned)
+
+    async def remove(self, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> int:
+        """Remove `keys`, in all their shards, from every tier; returns how many values that were."""
+        if not keys:
+            return 0
+        request = pb.RemoveRequest(namespace_id=namespace_id, keys=keys)
+        return int((await self._manage(namespace_id, "Remove", request)).removed)
+
+    async def remove_prefix(self, namespace_id: NamespaceId, key: BlockKey) -> int:
+        """Remove the block `key` and all that follow it in its chains; returns how many values that were."""
+        request = pb.RemoveRequest(namespace_id=namespace_id, prefix_key=key)
+        return int((await self._manage(namespace_id, "Remove", request)).removed)
+
+    async def remove_all(self, namespace_id: NamespaceId) -> int:
+        """Remove everything in the namespace; returns how many values that were."""
+        request = pb.RemoveRequest(namespace_id=namespace_id, all=True)
+        return int((await self._manage(namespace_id, "Remove", request)).removed)
+
+    async def bump_epoch(self, namespace_id: NamespaceId) -> int:
+        """Invalidate the namespace at once, running fills included; returns the new epoch."""
+        answer = await self._manage(namespace_id, "BumpEpoch", pb.BumpEpochRequest(namespace_id=namespace_id))
+        return int(answer.epoch)
+
+    async def list_keys(self, namespace_id: NamespaceId, page_keys: int = 0) -> AsyncIterator[pb.ListedKey]:
+        """All stored blocks, in the order of their keys, asked for `page_keys` at a time (0: the node's limit).
+
+        What is stored or removed meanwhile may or may not be among them."""
+        request = pb.ListKeysRequest(namespace_id=namespace_id, keys_max=page_keys)
+        has_more = True
+        while has_more:
+            answer: pb.ListKeysResponse = await self._manage(namespace_id, "ListKeys", request)
+            for listed in answer.keys:
+                yield listed
+            has_more = answer.has_more
+            request.after_key = answer.keys[-1].key if answer.keys else b""
+
+    async def stats(self, *, with_namespaces: bool = False) -> pb.StatsResponse:
         """Occupancy, traffic and limits of the node now."""
-        answer: pb.StatsResponse = await self._link.call("Stats", pb.StatsRequest())
+        answer: pb.StatsResponse = await self._link.call("Stats", pb.StatsRequest(with_namespaces=with_namespaces))
         return answer
+
+    async def _manage(self, namespace_id: NamespaceId, name: str, request: Any) -> Any:
+        return await self._link.reopening(namespace_id, lambda: self._link.call(name, request))
 
     async def close(self) -> None:
         """Close all connections. What is leased is given back; views still in use stay mapped."""

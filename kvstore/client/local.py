@@ -142,6 +142,8 @@ class LocalConnection(asyncio.Protocol):
         """The caller is gone (deadline, cancelled): what it was leased would wait for its TTL."""
         if response.acquire.lease_id:
             self.release(response.acquire.lease_id)
+        if response.match.lease_id:
+            self.release(response.match.lease_id)
         if response.put_begun.lease_id:
             self.tell(pb.LocalRequest(put_commit=pb.PutCommit(lease_id=response.put_begun.lease_id)))
         if response.put_begun.lease_id:

@@ -10,7 +10,7 @@ import grpc
 from kvstore.client.link import NodeLink
 from kvstore.client.local import LocalConnection
 from kvstore.client.remote import grpc_errors, within
-from kvstore.client.types import Path
+from kvstore.client.types import Path, block_ids
 from kvstore.core.block import value_checksum
 from kvstore.core.errors import LeaseExpiredError
 from kvstore.core.keys import BlockKey, NamespaceId
@@ -40,7 +40,7 @@ class ReadPlan:
 
     def block_ids(self) -> list[pb.BlockId]:
         """The blocks' names on the wire."""
-        return [pb.BlockId(key=key, shard=self.shard) for key in self.keys]
+        return block_ids(self.keys, self.shard)
 
 
 @asynccontextmanager

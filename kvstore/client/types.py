@@ -1,9 +1,11 @@
 """What the client's calls take and answer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from kvstore.core.keys import BlockKey, NamespaceId
+from kvstore.wire import kvstore_pb2 as pb
 
 Path = Literal["shm", "grpc"]
 """How bytes move: the node's arena mapped into this process, or messages."""
@@ -30,6 +32,17 @@ class Match:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class PinOptions:
+    """How blocks are pinned."""
+
+    ttl_ms: int = 0
+    """0: as long as the node allows."""
+    is_soft: bool = False
+    """Gives way when nothing else can be evicted."""
+    shard: int = 0
+
+
 class FillItem(NamedTuple):
     """One value to store."""
 
@@ -50,3 +63,8 @@ class ClientCounts:
     """Times that the local socket was lost and gRPC took over."""
     breaker_opened: int = 0
     """Times that calls began to be refused without asking the node."""
+
+
+def block_ids(keys: Sequence[BlockKey], shard: int) -> list[pb.BlockId]:
+    """The blocks' names on the wire."""
+    return [pb.BlockId(key=key, shard=shard) for key in keys]

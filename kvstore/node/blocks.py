@@ -3,6 +3,8 @@
 RESERVED --commit--> MEMORY --demoted--> BOTH --evicted--> DISK --asked for--> PROMOTING --read--> BOTH
    |                   |  <--segment reclaimed--'            |                     |  '--failed--> DISK
    '--given up--> GONE <--evicted or reclaimed or corrupt----'---------------------'
+                   ^ <------ removed on request, from any of these
+                   '-- DOOMED <-- removed on request, while something still uses its memory
 """
 
 import enum
@@ -35,6 +37,7 @@ class State(enum.Enum):
     BOTH = "sealed, in the arena and on disk"
     DISK = "sealed, on disk only"
     PROMOTING = "on disk, being read into the arena"
+    DOOMED = "removed; its memory waits for the last that uses it"
     GONE = "no longer stored"
 
     __hash__ = object.__hash__  # members are single objects; Enum's own hash is Python code, on every lookup
@@ -53,6 +56,11 @@ TRANSITIONS = frozenset(
         (State.PROMOTING, State.BOTH),  # read and proven
         (State.PROMOTING, State.DISK),  # the node stops before it was read
         (State.PROMOTING, State.GONE),  # corrupt or unreadable
+        (State.BOTH, State.GONE),  # removed
+        (State.MEMORY, State.DOOMED),  # removed while in use, as the next two
+        (State.BOTH, State.DOOMED),
+        (State.PROMOTING, State.DOOMED),
+        (State.DOOMED, State.GONE),  # its last user is done
     }
 )
 
@@ -75,8 +83,10 @@ class Block:
     checksum: bytes = b""
     """xxh3_128 of the value; empty until sealed."""
     place: DiskPlace | None = None
+    epoch: int = 0
+    """The namespace's when it was reserved: a fill that an epoch ends stores nothing."""
     leases: int = 0
-    """Read leases and the node's own uses (demotion, waiting for a promotion)."""
+    """Read leases, pins and the node's own uses (demotion, promotion)."""
     last_use: int = 0
     """Tick of the index; larger is later."""
     parent: "Block | None" = None

@@ -27,6 +27,8 @@ from kvstore.node.segments import Placement, SegmentTable
 
 _READ_THREADS = 2  # two reach the speed of the device for values of 1 MiB and more
 
+_FORGET_BATCH = 4096  # a transaction of some 20 ms: what waits to be written goes on between two
+
 log = logging.getLogger(__name__)
 
 
@@ -118,10 +120,19 @@ class DiskTier:
         Raises: BlockCorruptError when the bytes are not those that were written; OSError."""
         await self._in_thread(self._readers, partial(self._read_proven, place, size, checksum, into))
 
-    async def forget(self, block_id: BlockId, place: DiskPlace) -> None:
-        """Take a value that cannot be trusted out of the index."""
-        self.segments.forget(block_id, place)
-        await self._apply(IndexChange(removed=[block_id]))
+    async def forget(self, values: Sequence[tuple[BlockId, DiskPlace | None]]) -> None:
+        """Take values that are removed, or cannot be trusted, out of the index.
+
+        Without a place it may be on its way to the disk: writes and this come in the order they were asked for."""
+        for block_id, place in values:
+            if place is not None:
+                self.segments.forget(block_id, place)
+        for start in range(0, len(values), _FORGET_BATCH):
+            await self._apply(IndexChange(removed=[block_id for block_id, _ in values[start : start + _FORGET_BATCH]]))
+
+    async def save_epoch(self, namespace: NamespaceId, epoch: int) -> None:
+        """Remember the namespace's epoch over restarts."""
+        await self._apply(IndexChange(epochs={namespace: epoch}))
 
     async def save_namespace(self, namespace: NamespaceId, fingerprint: bytes) -> None:
         """Remember the namespace, so that calls which name it work after a restart."""

@@ -1,6 +1,6 @@
 """The disk tier's index file: LMDB, which after any crash is either before or after a transaction.
 
-    meta        "format" -> u32
+    meta        "format" -> u32, "epoch" | namespace id -> u64 (absent: 1)
     namespaces  namespace id -> serialised kvstore.v1.Fingerprint
     blocks      namespace id (32) | shard u32 big endian | key  ->  segment, offset, size, checksum, parent key
 
@@ -22,6 +22,8 @@ from kvstore.node.disk_io import DiskIO
 FORMAT_VERSION = 1
 _VERSION = struct.Struct("<I")
 _SHARD = struct.Struct(">I")
+_EPOCH = struct.Struct("<Q")
+_EPOCH_PREFIX = b"epoch"
 _RECORD = struct.Struct("<IQQ16s")  # segment, offset, size, checksum; the parent key follows
 _NAMESPACE_BYTES = 32
 
@@ -44,6 +46,7 @@ class IndexChange:
     removed: Sequence[BlockId] = ()
     added: Sequence[StoredValue] = ()
     namespaces: dict[NamespaceId, bytes] = field(default_factory=dict)
+    epochs: dict[NamespaceId, int] = field(default_factory=dict)
 
 
 class DiskIndex:
@@ -71,6 +74,12 @@ class DiskIndex:
         with self._env.begin(db=self._namespaces) as transaction:
             return {NamespaceId(bytes(key)): bytes(value) for key, value in transaction.cursor()}
 
+    def epoch(self, namespace: NamespaceId) -> int:
+        """The epoch that was last saved for `namespace`."""
+        with self._env.begin(db=self._meta) as transaction:
+            raw = transaction.get(_EPOCH_PREFIX + namespace)
+            return _EPOCH.unpack(raw)[0] if raw is not None else 1
+
     def values(self) -> Iterator[StoredValue]:
         """All values, in the order of their keys."""
         with self._env.begin(db=self._blocks) as transaction:
@@ -83,6 +92,8 @@ class DiskIndex:
         try:
             for namespace, fingerprint in change.namespaces.items():
                 transaction.put(namespace, fingerprint, db=self._namespaces)
+            for namespace, epoch in change.epochs.items():
+                transaction.put(_EPOCH_PREFIX + namespace, _EPOCH.pack(epoch), db=self._meta)
             for block_id in change.removed:
                 transaction.delete(_encode_key(block_id), db=self._blocks)
             for value in change.added:

@@ -11,6 +11,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from kvstore.core.errors import ConfigError, StockpotError
+from kvstore.node.managing import Management
 from kvstore.node.metrics import CallTimer
 from kvstore.node.observing import Observer
 from kvstore.node.service import Service
@@ -36,13 +37,13 @@ Streamed = Callable[[Any], AsyncIterator[Any]]
 class GrpcServer:
     """The node's gRPC front."""
 
-    def __init__(self, service: Service, observer: Observer, timer: CallTimer) -> None:
+    def __init__(self, service: Service, management: Management, observer: Observer, timer: CallTimer) -> None:
         self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CALLS_MAX)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
-        handlers = _handlers(service, observer, timer)
+        handlers = _handlers(service, management, observer, timer)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
     async def start(self, listen: str) -> str:
@@ -62,9 +63,12 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-def _handlers(service: Service, observer: Observer, timer: CallTimer) -> dict[str, grpc.RpcMethodHandler]:
+def _handlers(
+    service: Service, management: Management, observer: Observer, timer: CallTimer
+) -> dict[str, grpc.RpcMethodHandler]:
     async def match(request: pb.MatchRequest) -> pb.MatchResponse:
-        return service.match(request)
+        answer = service.match(request, None)
+        return answer if isinstance(answer, pb.MatchResponse) else await answer
 
     async def acquire(request: pb.AcquireRequest) -> pb.AcquireResponse:
         answer = service.acquire(request, None)
@@ -74,13 +78,28 @@ def _handlers(service: Service, observer: Observer, timer: CallTimer) -> dict[st
         return service.release(request)
 
     async def stats(request: pb.StatsRequest) -> pb.StatsResponse:
-        return observer.stats()
+        return observer.stats(with_namespaces=request.with_namespaces)
+
+    async def touch(request: pb.TouchRequest) -> pb.TouchResponse:
+        return management.touch(request)
+
+    async def unpin(request: pb.UnpinRequest) -> pb.UnpinResponse:
+        return management.unpin(request)
+
+    async def list_keys(request: pb.ListKeysRequest) -> pb.ListKeysResponse:
+        return management.list_keys(request)
 
     return {
         "OpenNamespace": _unary("OpenNamespace", service.open_namespace, pb.OpenNamespaceRequest, timer),
         "Match": _unary("Match", match, pb.MatchRequest, timer),
         "Acquire": _unary("Acquire", acquire, pb.AcquireRequest, timer),
         "Release": _unary("Release", release, pb.ReleaseRequest, timer),
+        "Touch": _unary("Touch", touch, pb.TouchRequest, timer),
+        "Pin": _unary("Pin", management.pin, pb.PinRequest, timer),
+        "Unpin": _unary("Unpin", unpin, pb.UnpinRequest, timer),
+        "Remove": _unary("Remove", management.remove, pb.RemoveRequest, timer),
+        "BumpEpoch": _unary("BumpEpoch", management.bump_epoch, pb.BumpEpochRequest, timer),
+        "ListKeys": _unary("ListKeys", list_keys, pb.ListKeysRequest, timer),
         "Stats": _unary("Stats", stats, pb.StatsRequest, timer),
         "Get": grpc.unary_stream_rpc_method_handler(
             _streamed("Get", service.get, timer), request_deserializer=pb.GetRequest.FromString

@@ -6,7 +6,9 @@ for its parent only if the parent was resident first, so these links can never f
 parents the writers claim. Extents are the caller's: a method that frees one says so.
 """
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kvstore.core.keys import BlockKey, NamespaceId
@@ -22,16 +24,35 @@ class MatchedPrefix(NamedTuple):
     bytes: int
 
 
+@dataclass(slots=True)
+class Usage:
+    """What one namespace takes; values of all shards count."""
+
+    blocks: int = 0
+    bytes_memory: int = 0
+    bytes_disk: int = 0
+
+
+_FINDABLE = RESIDENT | ON_DISK
+_TAKES_MEMORY = RESIDENT | {State.RESERVED, State.DOOMED}
+
+
 class BlockIndex:
     """All findable blocks by namespace, with their states, leases and order of use."""
 
-    def __init__(self) -> None:
+    def __init__(self, free: Callable[[int], None], *, has_quotas: bool = False) -> None:
+        """`free` takes back the extent of a removed block when its last user is done.
+        `has_quotas`: `next_victim_of` will be asked."""
+        self._free = free
         self._blocks: dict[tuple[NamespaceId, int], dict[bytes, Block]] = {}
         """By namespace and shard, then by key."""
         self._evictable = LeastRecentlyUsed()
+        self._evictable_of: dict[NamespaceId, LeastRecentlyUsed] | None = {} if has_quotas else None
+        """The same blocks once more by namespace; kept only where a namespace may have to make room by itself."""
         self._tick = 0
         self.counts: dict[State, int] = dict.fromkeys(State, 0)
         self.bytes: dict[State, int] = dict.fromkeys(State, 0)
+        self.usage: dict[NamespaceId, Usage] = {}
 
     def find(self, block_id: BlockId) -> Block | None:
         """The block, in whatever findable state it is."""
@@ -61,9 +82,45 @@ class BlockIndex:
             n_bytes += size
         return MatchedPrefix(n_blocks, n_memory, n_bytes)
 
-    def reserve(self, block_id: BlockId, size: int, parent_key: bytes, offset: int) -> Block:
+    def present(self, namespace: NamespaceId, keys: Sequence[bytes], shard_count: int) -> bytes:
+        """One bit for each of `keys`, the first lowest: whether it is stored on all shards. No side effect."""
+        shards = [self._blocks.get((namespace, shard), {}) for shard in range(shard_count)]
+        bits = bytearray(-(-len(keys) // 8))
+        for place, key in enumerate(keys):
+            if all(key in blocks for blocks in shards):
+                bits[place >> 3] |= 1 << (place & 7)
+        return bytes(bits)
+
+    def shards(self, namespace: NamespaceId, key: bytes, shard_count: int) -> list[Block]:
+        """The stored shards of `key`."""
+        found = [self.find(BlockId(namespace, BlockKey(key), shard)) for shard in range(shard_count)]
+        return [block for block in found if block is not None]
+
+    def keys_after(self, namespace: NamespaceId, after: bytes, keys_max: int) -> list[bytes]:
+        """The `keys_max` smallest keys above `after` that are stored on any shard. Looks at each key once: O(n)."""
+        shards = [blocks for (of_namespace, _), blocks in self._blocks.items() if of_namespace == namespace]
+        keys = set().union(*shards) if len(shards) != 1 else shards[0].keys()
+        return heapq.nsmallest(keys_max, (key for key in keys if key > after))
+
+    def descendants(self, namespace: NamespaceId, key: bytes) -> list[Block]:
+        """All blocks whose chain goes through `key`, itself first, in all shards. Looks at each block once: O(n)."""
+        children: dict[bytes, list[Block]] = {}
+        for block in self.blocks(namespace):
+            children.setdefault(block.parent_key, []).append(block)
+        found = [block for block in self.blocks(namespace) if block.id.key == key]
+        seen = {key}
+        keys = [key]
+        while keys:
+            below = children.get(keys.pop(), [])
+            found += [block for block in below if block.id.key != key]
+            fresh = {block.id.key for block in below} - seen
+            seen |= fresh
+            keys += fresh
+        return found
+
+    def reserve(self, block_id: BlockId, size: int, parent_key: bytes, offset: int, epoch: int = 0) -> Block:
         """A new invisible block whose extent a writer is about to fill."""
-        block = Block(block_id, size, parent_key, State.RESERVED, offset)
+        block = Block(block_id, size, parent_key, State.RESERVED, offset, epoch=epoch)
         self._count(block, +1)
         return block
 
@@ -112,12 +169,26 @@ class BlockIndex:
     def end_promotion(self, block: Block, outcome: State) -> int | None:
         """BOTH: it was read and proven. DISK or GONE: it was not; returns the extent, to be freed."""
         freed = None
+        if block.state is State.DOOMED:  # removed meanwhile: the last use frees it
+            return None
         if outcome is not State.BOTH:
             freed, block.offset = block.offset, -1
         if outcome is State.GONE:
             block.place = None
         self._move(block, outcome)
         return freed
+
+    def remove(self, block: Block) -> DiskPlace | None:
+        """Make `block` unfindable; its memory is freed now, or with its last use. Returns its place on disk."""
+        assert block.state in _FINDABLE
+        place, block.place = block.place, None
+        if block.leases:
+            self._move(block, State.DOOMED)
+            return place
+        if block.offset >= 0:
+            self._free_extent(block)
+        self._move(block, State.GONE)
+        return place
 
     def pin(self, block: Block) -> None:
         """Count one more use; the block stays where it is until `unpin`."""
@@ -128,6 +199,9 @@ class BlockIndex:
         """Take one use away. A count below zero is a bug."""
         assert block.leases > 0
         block.leases -= 1
+        if block.state is State.DOOMED and block.leases == 0:
+            self._free_extent(block)
+            self._move(block, State.GONE)
         self._offer(block)
 
     def touch(self, blocks: Sequence[Block]) -> None:
@@ -141,10 +215,16 @@ class BlockIndex:
         """The block to evict now; None when none may go. Evict it before the next call."""
         return self._evictable.next_victim()
 
+    def next_victim_of(self, namespace: NamespaceId) -> Block | None:
+        """As `next_victim`, among the blocks of `namespace`."""
+        assert self._evictable_of is not None
+        evictable = self._evictable_of.get(namespace)
+        return evictable.next_victim() if evictable is not None else None
+
     def check_invariants(self) -> None:
         """Counts, links and places agree with one another."""
         blocks = list(self.blocks())
-        for state in set(State) - {State.RESERVED, State.GONE}:
+        for state in set(State) - {State.RESERVED, State.DOOMED, State.GONE}:
             assert self.counts[state] == sum(block.state is state for block in blocks)
             assert self.bytes[state] == sum(block.size for block in blocks if block.state is state)
         for block in blocks:
@@ -155,6 +235,10 @@ class BlockIndex:
             assert block.children == sum(child.parent is block for child in blocks)
             assert block.parent is None or block.state in RESIDENT
 
+    def _free_extent(self, block: Block) -> None:
+        self._free(block.offset)
+        block.offset = -1
+
     def _publish(self, block: Block) -> None:
         self._blocks.setdefault((block.id.namespace, block.id.shard), {})[block.id.key] = block
 
@@ -163,7 +247,7 @@ class BlockIndex:
         self._count(block, -1)
         block.move_to(state)
         self._count(block, +1)
-        if state is State.GONE and self.find(block.id) is block:
+        if state in (State.GONE, State.DOOMED) and self.find(block.id) is block:
             del self._blocks[block.id.namespace, block.id.shard][block.id.key]
         is_resident = state in RESIDENT
         if is_resident and not was_resident:
@@ -187,10 +271,22 @@ class BlockIndex:
             self._offer(parent)
 
     def _offer(self, block: Block) -> None:
-        if may_go(block):
-            self._evictable.offer(block)
+        if not may_go(block):
+            return
+        self._evictable.offer(block)
+        if self._evictable_of is not None:
+            of_namespace = self._evictable_of.get(block.id.namespace)
+            if of_namespace is None:
+                of_namespace = self._evictable_of[block.id.namespace] = LeastRecentlyUsed()
+            of_namespace.offer(block)
 
     def _count(self, block: Block, step: int) -> None:
         if block.state is not State.GONE:
             self.counts[block.state] += step
             self.bytes[block.state] += step * block.size
+            usage = self.usage.get(block.id.namespace)
+            if usage is None:
+                usage = self.usage[block.id.namespace] = Usage()
+            usage.blocks += step * (block.state in _FINDABLE)
+            usage.bytes_memory += step * block.size * (block.state in _TAKES_MEMORY)
+            usage.bytes_disk += step * block.size * (block.state in ON_DISK)

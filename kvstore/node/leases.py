@@ -20,6 +20,7 @@ class LeaseKind(enum.Enum):
     """What the holder does with the memory."""
 
     READ = "read"
+    PIN = "pin"
     FILL = "fill"
 
 
@@ -64,6 +65,10 @@ class LeaseTable:
             self._expiry = [(running.expires_at_s, running.id) for running in self._leases.values()]
             heapq.heapify(self._expiry)
         return lease
+
+    def ttl_ms(self, lease: Lease) -> int:
+        """What is left of a lease's time; 0 when it is over."""
+        return max(0, round((lease.expires_at_s - self._clock()) * 1000))
 
     def find(self, lease_id: int, kind: LeaseKind) -> Lease | None:
         """The running lease of that id and kind."""

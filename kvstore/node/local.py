@@ -176,7 +176,8 @@ class _Connection(asyncio.Protocol):
         service = self._server.service
         match name:
             case "match":
-                return {"match": service.match(request.match)}
+                matched = service.match(request.match, self)
+                return {"match": matched} if isinstance(matched, pb.MatchResponse) else _named("match", matched)
             case "acquire":
                 acquired = service.acquire(request.acquire, self)
                 return (

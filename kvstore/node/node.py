@@ -20,6 +20,7 @@ from kvstore.node.disk_folder import open_data_folder
 from kvstore.node.disk_io import DiskIO, SystemDiskIO
 from kvstore.node.grpc_server import GrpcServer
 from kvstore.node.local import LocalServer
+from kvstore.node.managing import Management
 from kvstore.node.metrics import CallTimer, NodeCollector, serve_metrics
 from kvstore.node.observing import Observer
 from kvstore.node.service import Service
@@ -54,7 +55,9 @@ class Node:
             open_data_folder(Path(settings.data_dir), settings.disk_bytes_max, self._io) if settings.data_dir else None
         )
         self.arena = Arena(settings.arena_bytes, require_hugepages=settings.require_hugepages)
-        self.store = BlockStore(settings.arena_bytes, time.monotonic, settings.event_log_events)
+        self.store = BlockStore(
+            settings.arena_bytes, time.monotonic, settings.event_log_events, settings.namespace_bytes_max
+        )
 
     async def run(self, started: "asyncio.Future[Addresses]", stop: asyncio.Event) -> None:
         """Serve until `stop` is set; `started` gets the addresses. Raises: ConfigError."""
@@ -89,7 +92,8 @@ class Node:
                 await local.start(Path(socket_path))
                 running.push_async_callback(local.stop, Path(socket_path))
             metrics_address = await self._serve_metrics(registry, running)
-            server = GrpcServer(service, observer, timer)
+            management = Management(self.store, limits_of(settings), disk)
+            server = GrpcServer(service, management, observer, timer)
             running.push_async_callback(server.stop, settings.stop_deadline_ms / 1000)
             address = await server.start(settings.listen)
             started.set_result(Addresses(address, socket_path, metrics_address))
@@ -112,7 +116,8 @@ class Node:
         settings, folder = self._settings, self._folder
         tier = DiskTier(folder, self._io, settings.segment_bytes, settings.disk_bytes_max, self.store.forget_disk)
         for namespace, raw in folder.index.namespaces().items():
-            self.store.open_namespace(namespace, fingerprint_of(pb.Fingerprint.FromString(raw)).shard_count)
+            shard_count = fingerprint_of(pb.Fingerprint.FromString(raw)).shard_count
+            self.store.open_namespace(namespace, shard_count, folder.index.epoch(namespace))
         for value in folder.values:
             self.store.restore(value.id, value.size, value.parent_key, value.checksum, value.place)
         log.info("disk_tier_open blocks=%d segments=%d", len(folder.values), len(folder.segments))

@@ -1,15 +1,18 @@
 """`Stats` and `Watch`: the calls that only look."""
 
+import heapq
 import secrets
 from collections.abc import AsyncIterator, Iterator
 
 from kvstore.core.keys import NamespaceId
 from kvstore.node.arena import Arena
 from kvstore.node.blocks import IN_MEMORY, State
+from kvstore.node.index import Usage
 from kvstore.node.store import BlockStore
 from kvstore.node.tiering import DiskParts
 from kvstore.wire import kvstore_pb2 as pb
 
+_NAMESPACES_TOLD_MAX = 1000
 _EVENTS_PER_MESSAGE = 1024  # about 150 KB
 
 
@@ -23,13 +26,13 @@ class Observer:
         self._disk = disk
         self.incarnation = secrets.randbits(63) | 1
 
-    def stats(self) -> pb.StatsResponse:
+    def stats(self, *, with_namespaces: bool = False) -> pb.StatsResponse:
         """See the proto."""
         traffic = self._store.traffic
         return pb.StatsResponse(
             incarnation=self.incarnation,
             tiers=self._tiers(),
-            leases=len(self._store.leases),
+            leases=len(self._store.leases) - len(self._store.pins),
             blocks_asked=traffic.blocks_asked,
             blocks_hit_memory=traffic.blocks_hit_memory,
             blocks_hit_disk=traffic.blocks_hit_disk,
@@ -41,6 +44,9 @@ class Observer:
             arena_pages=self._arena.pages,
             local_socket=self._local_socket,
             blocks_to_demote=len(self._disk.demoter) if self._disk else 0,
+            namespaces=self._namespaces() if with_namespaces else [],
+            blocks_pinned=len(self._store.pins),
+            blocks_removed=traffic.blocks_removed,
         )
 
     async def watch(self, request: pb.WatchRequest) -> AsyncIterator[pb.WatchResponse]:
@@ -76,6 +82,26 @@ class Observer:
                 is_snapshot_end=start == starts[-1],
                 events=[event for event in told if event is not None],
             )
+
+    def _namespaces(self) -> list[pb.NamespaceStats]:
+        """The largest first."""
+        store = self._store
+        usage = {namespace: store.index.usage.get(namespace, Usage()) for namespace in store.namespaces}
+        largest = heapq.nlargest(_NAMESPACES_TOLD_MAX, usage, key=lambda namespace: usage[namespace].blocks)
+        return [
+            pb.NamespaceStats(
+                namespace_id=namespace,
+                epoch=store.namespaces[namespace].epoch,
+                blocks=usage[namespace].blocks,
+                bytes_memory=usage[namespace].bytes_memory,
+                bytes_disk=usage[namespace].bytes_disk,
+                bytes_memory_max=store.namespace_bytes_max,
+                blocks_pinned=store.pins.count(namespace),
+                blocks_asked=store.namespaces[namespace].blocks_asked,
+                blocks_hit=store.namespaces[namespace].blocks_hit,
+            )
+            for namespace in largest
+        ]
 
     def _tiers(self) -> list[pb.TierStats]:
         index, allocator = self._store.index, self._store.allocator

@@ -32,6 +32,8 @@ def hold_blocks(
     Answers at once when nothing must be promoted, as nearly always: a task and a turn of the loop would cost
     more than the work. The caller must `let_go` of what is held, or hand its pins to a lease."""
     store.traffic.blocks_asked += len(block_ids)
+    if block_ids:
+        store.namespaces[block_ids[0].namespace].blocks_asked += len(block_ids)
     held: list[HeldBlock] = []
     promotions: dict[int, asyncio.Task[pb.Status]] = {}
     for block_id in block_ids:
@@ -74,6 +76,8 @@ def _finished(store: BlockStore, held: list[HeldBlock], n_asked: int) -> list[He
         del held[gap + 1 :]
         held.extend([_MISS] * (n_asked - len(held)))
     for item in held:
+        if item.block is not None:
+            store.namespaces[item.block.id.namespace].blocks_hit += 1
         store.traffic.blocks_hit_memory += item.tier == pb.TIER_MEMORY
         store.traffic.blocks_hit_disk += item.tier == pb.TIER_DISK
     return held

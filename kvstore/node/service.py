@@ -4,16 +4,16 @@ Runs on the node's one task, so between two awaits the state is its own. Errors 
 `kvstore.core.errors`; the transports map them to codes (rpc_codes).
 """
 
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any
 
 from kvstore.core.errors import CallerError, LeaseExpiredError, LimitError
-from kvstore.core.keys import NamespaceId
+from kvstore.core.keys import BlockKey, NamespaceId
 from kvstore.node import checking
 from kvstore.node.arena import Arena
-from kvstore.node.blocks import Block
+from kvstore.node.blocks import Block, BlockId
 from kvstore.node.filling import NetworkFill
-from kvstore.node.leases import LeaseKind, Owner
+from kvstore.node.leases import Lease, LeaseKind, Owner
 from kvstore.node.reading import HeldBlock, hold_blocks, let_go
 from kvstore.node.settings import Limits
 from kvstore.node.store import BlockStore
@@ -22,12 +22,11 @@ from kvstore.wire import kvstore_pb2 as pb
 from kvstore.wire_codec import FRAME_BYTES, PutChunk, decode_put_request, encode_get_frame
 
 _NAMESPACES_MAX = 65_536
-_EPOCH = 1  # no call grows it yet
 _GET_WINDOW_BLOCKS = 16  # held at once by one Get: enough for parallel disk reads, few enough to share the arena
 
 
 class Service:
-    """All calls but Stats and Watch, which only look (see observing)."""
+    """The calls that find, read and write blocks; see managing and observing for the others."""
 
     def __init__(self, store: BlockStore, arena: Arena, limits: Limits, local_socket: str, disk: DiskParts | None):
         self._store = store
@@ -41,7 +40,7 @@ class Service:
         """See the proto."""
         fingerprint = checking.fingerprint_of(request.fingerprint)
         namespace = fingerprint.namespace_id()
-        known = self._store.namespaces()
+        known = self._store.namespaces
         if namespace not in known:
             if len(known) >= _NAMESPACES_MAX:
                 raise LimitError(f"node has {_NAMESPACES_MAX} namespaces, its limit", retry_after_s=60)
@@ -50,7 +49,7 @@ class Service:
                 await self._disk.tier.save_namespace(namespace, request.fingerprint.SerializeToString())
         return pb.OpenNamespaceResponse(
             namespace_id=namespace,
-            epoch=_EPOCH,
+            epoch=self._store.namespace(namespace).epoch,
             value_bytes_max=self._limits.value_bytes_max,
             items_max=self._limits.items_max,
             lease_ttl_ms=self._limits.lease_ttl_ms,
@@ -58,13 +57,57 @@ class Service:
             local_socket=self._local_socket,
         )
 
-    def match(self, request: pb.MatchRequest) -> pb.MatchResponse:
-        """See the proto."""
+    def match(
+        self, request: pb.MatchRequest, owner: Owner | None
+    ) -> pb.MatchResponse | Coroutine[Any, Any, pb.MatchResponse]:
+        """See the proto. A lease ends with `owner`, if any. Later only when blocks to lease come from disk."""
         namespace = NamespaceId(request.namespace_id)
         shard_count = self._store.shard_count(namespace)
         checking.check_keys(request.keys, self._limits)
-        matched = self._store.index.match(namespace, request.keys, shard_count)
-        return pb.MatchResponse(blocks=matched.blocks, blocks_in_memory=matched.blocks_in_memory, bytes=matched.bytes)
+        index = self._store.index
+        matched = index.match(namespace, request.keys, shard_count)
+        response = pb.MatchResponse(
+            blocks=matched.blocks, blocks_in_memory=matched.blocks_in_memory, bytes=matched.bytes
+        )
+        if request.with_present:
+            response.present = index.present(namespace, request.keys, shard_count)
+        block_ids = [
+            BlockId(namespace, BlockKey(key), shard)
+            for key in (request.keys[: matched.blocks] if request.lease or request.promote else ())
+            for shard in range(shard_count)
+        ]
+        if request.lease and block_ids:
+            ttl_s = checking.ttl_s(request.ttl_ms, self._limits)
+            held = hold_blocks(self._store, self._promoter, block_ids, prefix_only=True)
+            if isinstance(held, list):
+                return self._lease_match(response, held, ttl_s, owner)
+            return self._lease_match_later(response, held, ttl_s, owner)
+        if request.promote and self._promoter is not None:
+            self._promoter.begin_all(block_ids)
+        return response
+
+    async def _lease_match_later(
+        self, response: pb.MatchResponse, held: Coroutine[Any, Any, list[HeldBlock]], ttl_s: float, owner: Owner | None
+    ) -> pb.MatchResponse:
+        return self._lease_match(response, await held, ttl_s, owner)
+
+    def _lease_match(
+        self, response: pb.MatchResponse, held: list[HeldBlock], ttl_s: float, owner: Owner | None
+    ) -> pb.MatchResponse:
+        """`response`, cut to the keys all of whose shards are held, with a lease on exactly those."""
+        shard_count = len(held) // response.blocks
+        blocks = [item.block for item in held[: _n_held(held) // shard_count * shard_count] if item.block is not None]
+        let_go(self._store, held[len(blocks) :])
+        was_in_memory = [item.tier == pb.TIER_MEMORY for item in held[: len(blocks)]]
+        response.blocks = len(blocks) // shard_count
+        response.blocks_in_memory = sum(
+            all(was_in_memory[place : place + shard_count]) for place in range(0, len(blocks), shard_count)
+        )
+        response.bytes = sum(block.size for block in blocks)
+        if blocks:
+            response.lease_id = self._store.grant_read(blocks, ttl_s, owner).id
+            response.ttl_ms = round(ttl_s * 1000)
+        return response
 
     def acquire(
         self, request: pb.AcquireRequest, owner: Owner | None
@@ -72,6 +115,10 @@ class Service:
         """See the proto. The lease ends with `owner`, if any. Later only when blocks come from disk."""
         namespace = NamespaceId(request.namespace_id)
         shard_count = self._store.shard_count(namespace)
+        if request.lease_id:
+            lease = self._running_lease(namespace, request.lease_id)
+            places = [_acquire_item(HeldBlock(pb.STATUS_OK, block, pb.TIER_MEMORY)) for block in lease.blocks]
+            return pb.AcquireResponse(lease_id=lease.id, items=places, ttl_ms=self._store.leases.ttl_ms(lease))
         block_ids = checking.block_ids(namespace, request.blocks, shard_count, self._limits)
         ttl_s = checking.ttl_s(request.ttl_ms, self._limits)
         held = hold_blocks(self._store, self._promoter, block_ids, request.prefix_only)
@@ -100,6 +147,10 @@ class Service:
         namespace = NamespaceId(request.namespace_id)
         shard_count = self._store.shard_count(namespace)
         block_ids = checking.block_ids(namespace, request.blocks, shard_count, self._limits)
+        if request.lease_id:
+            for frame in self._leased_frames(namespace, block_ids, request):
+                yield frame
+            return
         index = 0
         for start in range(0, len(block_ids), _GET_WINDOW_BLOCKS):
             window = block_ids[start : start + _GET_WINDOW_BLOCKS]
@@ -178,6 +229,24 @@ class Service:
         """Give back everything that `owner` leased."""
         self._store.end_owned(owner)
 
+    def _running_lease(self, namespace: NamespaceId, lease_id: int) -> Lease:
+        lease = self._store.leases.find(lease_id, LeaseKind.READ)
+        if lease is None or any(block.id.namespace != namespace for block in lease.blocks):
+            raise LeaseExpiredError("the lease is unknown or ran out: match again")
+        return lease
+
+    def _leased_frames(
+        self, namespace: NamespaceId, block_ids: Sequence[BlockId], request: pb.GetRequest
+    ) -> Iterator[bytes]:
+        """Frames of what the lease holds; the lease is looked at again before each value."""
+        leased = {block.id: block for block in self._running_lease(namespace, request.lease_id).blocks}
+        for index, block_id in enumerate(block_ids or list(leased)):
+            self._running_lease(namespace, request.lease_id)
+            block = leased.get(block_id)
+            yield from (
+                [encode_get_frame(index, pb.STATUS_MISS)] if block is None else self._frames(index, block, request)
+            )
+
     def _begin_network_fill(self, request: pb.PutBegin) -> tuple[pb.PutBegun, NetworkFill | None]:
         begun = self.put_begin(request, None)
         lease = self._store.leases.find(begun.lease_id, LeaseKind.FILL)
@@ -212,6 +281,11 @@ class Service:
             checksum = b""
             if start == end:
                 return
+
+
+def _n_held(held: Sequence[HeldBlock]) -> int:
+    """How many from the start are there."""
+    return next((place for place, item in enumerate(held) if item.block is None), len(held))
 
 
 def _acquire_item(held: HeldBlock) -> pb.AcquireItem:

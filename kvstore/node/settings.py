@@ -20,6 +20,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     listen: Annotated[str, Meta(description="address of the gRPC server; port 0 picks a free one")] = "127.0.0.1:0"
     arena_bytes: Annotated[int, Meta(ge=4096, description="memory for values, taken at start")] = 1 << 30
+    namespace_bytes_max: Annotated[int, Meta(ge=0, description="most memory for one namespace; 0: all of it")] = 0
     require_hugepages: Annotated[bool, Meta(description="refuse to start without huge pages")] = False
     data_dir: Annotated[str | None, Meta(description="folder of the disk tier; none: memory only")] = None
     disk_bytes_max: Annotated[int, Meta(ge=8192, description="disk space for values")] = 16 << 30
@@ -31,6 +32,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ready_file: Annotated[str | None, Meta(description="written with the addresses once the node is ready")] = None
     lease_ttl_ms: Annotated[int, Meta(ge=1, description="lifetime of a lease that names no other")] = 10_000
     lease_ttl_ms_max: Annotated[int, Meta(ge=1, description="longest lifetime of a lease")] = 60_000
+    pin_ttl_ms_max: Annotated[int, Meta(ge=1, description="longest lifetime of a pin")] = 3_600_000
     value_bytes_max: Annotated[int, Meta(ge=1, description="largest value of one block")] = 64 << 20
     items_max: Annotated[int, Meta(ge=1, le=65536, description="most blocks or keys of one call")] = 16_384
     event_log_events: Annotated[int, Meta(ge=1, description="events kept for watchers that resume")] = 65_536
@@ -57,6 +59,7 @@ class Limits:
     items_max: int
     lease_ttl_ms: int
     lease_ttl_ms_max: int
+    pin_ttl_ms_max: int
 
 
 def limits_of(settings: NodeSettings) -> Limits:
@@ -66,6 +69,7 @@ def limits_of(settings: NodeSettings) -> Limits:
         settings.items_max,
         settings.lease_ttl_ms,
         settings.lease_ttl_ms_max,
+        settings.pin_ttl_ms_max,
     )
 
 

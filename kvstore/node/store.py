@@ -15,6 +15,7 @@ from kvstore.node.blocks import IN_MEMORY, Block, BlockId, DiskPlace, State
 from kvstore.node.events import EventLog
 from kvstore.node.index import BlockIndex
 from kvstore.node.leases import Lease, LeaseKind, LeaseTable, Owner
+from kvstore.node.pins import PinTable
 from kvstore.wire import kvstore_pb2 as pb
 
 ARENA_ALIGNMENT = 4096
@@ -30,11 +31,22 @@ class Traffic:
     blocks_hit_disk: int = 0
     blocks_stored: int = 0
     blocks_evicted: int = 0
+    blocks_removed: int = 0
     blocks_corrupt: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
     leases_expired: int = 0
     releases_unknown: int = 0
+
+
+@dataclass(slots=True)
+class Namespace:
+    """An open namespace."""
+
+    shard_count: int
+    epoch: int
+    blocks_asked: int = 0
+    blocks_hit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,36 +64,42 @@ class Reservation:
 
     lease: Lease | None
     statuses: Sequence[pb.Status]
-    """WANTED, EXISTS or BUSY, one for each plan; the lease's items are in the same order."""
+    """WANTED, EXISTS, BUSY or OVER_QUOTA, one for each plan; the lease's items are in the same order."""
 
 
 class BlockStore:
     """Index, allocator, leases and events of one arena."""
 
-    def __init__(self, arena_bytes: int, clock: Callable[[], float], event_log_events: int) -> None:
-        self.index = BlockIndex()
+    def __init__(
+        self, arena_bytes: int, clock: Callable[[], float], event_log_events: int, namespace_bytes_max: int = 0
+    ) -> None:
+        """`namespace_bytes_max`: most bytes of the arena for the values of one namespace; 0: all."""
         self.allocator = ExtentAllocator(arena_bytes, ARENA_ALIGNMENT)
+        self.index = BlockIndex(self.allocator.free, has_quotas=namespace_bytes_max > 0)
         self.leases = LeaseTable(clock)
+        self.pins = PinTable(self.index, self.leases, arena_bytes // 2)
+        self.namespace_bytes_max = namespace_bytes_max
         self.events = EventLog(event_log_events)
         self.traffic = Traffic()
         self.quarantined: dict[Owner, list[int]] = {}
         """Extents of local fill leases that expired: their writers may still write. Freed on disconnect."""
-        self._shards: dict[NamespaceId, int] = {}
+        self.namespaces: dict[NamespaceId, Namespace] = {}
 
-    def open_namespace(self, namespace: NamespaceId, shard_count: int) -> None:
+    def open_namespace(self, namespace: NamespaceId, shard_count: int, epoch: int = 1) -> None:
         """Make `namespace` known; repeating it is fine."""
-        assert self._shards.setdefault(namespace, shard_count) == shard_count
+        opened = self.namespaces.setdefault(namespace, Namespace(shard_count, epoch))
+        assert opened.shard_count == shard_count
+
+    def namespace(self, namespace: NamespaceId) -> Namespace:
+        """The open `namespace`. Raises: NamespaceUnknownError."""
+        opened = self.namespaces.get(namespace)
+        if opened is None:
+            raise NamespaceUnknownError(f"namespace {namespace.hex()[:16]} is not open here: call OpenNamespace first")
+        return opened
 
     def shard_count(self, namespace: NamespaceId) -> int:
         """Shards of a key in `namespace`. Raises: NamespaceUnknownError."""
-        shards = self._shards.get(namespace)
-        if shards is None:
-            raise NamespaceUnknownError(f"namespace {namespace.hex()[:16]} is not open here: call OpenNamespace first")
-        return shards
-
-    def namespaces(self) -> Sequence[NamespaceId]:
-        """All open namespaces."""
-        return list(self._shards)
+        return self.namespace(namespace).shard_count
 
     def reserve(self, plans: Sequence[PutPlan], ttl_s: float, owner: Owner | None) -> Reservation:
         """Extents for those `plans` that are not stored yet, under one fill lease; evicts to make room.
@@ -103,10 +121,14 @@ class BlockStore:
         for plan in plans:
             block, status = None, pb.STATUS_EXISTS
             if self.index.find(plan.id) is None:
-                offset = self.allocate(plan.size)
-                status = pb.STATUS_BUSY if offset is None else pb.STATUS_WANTED
+                offset = self.allocate(plan.size, plan.id.namespace)
+                status = pb.STATUS_WANTED
                 if offset is not None:
-                    block = self.index.reserve(plan.id, plan.size, plan.parent_key, offset)
+                    epoch = self.namespace(plan.id.namespace).epoch
+                    block = self.index.reserve(plan.id, plan.size, plan.parent_key, offset, epoch)
+                else:
+                    is_over = self._is_over_quota(plan.size, plan.id.namespace)
+                    status = pb.STATUS_OVER_QUOTA if is_over else pb.STATUS_BUSY
             items.append(block)
             statuses.append(status)
         is_wanted = any(block is not None for block in items)
@@ -116,17 +138,18 @@ class BlockStore:
     def commit(self, lease: Lease, checksums: Mapping[Block, bytes]) -> dict[Block, pb.Status]:
         """End the fill lease: publish the blocks that have a checksum, give up the others.
 
-        Returns STORED or EXISTS for each block that has a checksum."""
+        Returns STORED or EXISTS for each block that has a checksum; REJECTED when the epoch ended."""
         statuses: dict[Block, pb.Status] = {}
         sealed: list[Block] = []
         ended = self.leases.end(lease.id, LeaseKind.FILL)
         assert ended is lease
         for block in lease.blocks:
             checksum = checksums.get(block)
-            if checksum is None or self.index.find(block.id) is not None:
+            is_stale = block.epoch != self.namespace(block.id.namespace).epoch
+            if checksum is None or is_stale or self.index.find(block.id) is not None:
                 self._give_up(block)
                 if checksum is not None:
-                    statuses[block] = pb.STATUS_EXISTS
+                    statuses[block] = pb.STATUS_REJECTED if is_stale else pb.STATUS_EXISTS
                 continue
             self.index.seal(block, checksum)
             sealed.append(block)
@@ -177,15 +200,45 @@ class BlockStore:
         for offset in self.quarantined.pop(owner, ()):
             self.allocator.free(offset)
 
-    def allocate(self, size: int) -> int | None:
-        """An extent of the arena, evicting as needed; None when what is left is in use."""
+    def allocate(self, size: int, namespace: NamespaceId) -> int | None:
+        """An extent of the arena for `namespace`, evicting as needed; None when what is left is in use.
+
+        A namespace at its quota makes room among its own blocks. Soft pins give way last."""
         if size > self.allocator.capacity:
             return None
-        while (offset := self.allocator.allocate(size)) is None:
-            if (victim := self.index.next_victim()) is None:
+        while self._is_over_quota(size, namespace):
+            if (victim := self.index.next_victim_of(namespace)) is None:
                 return None
             self.evict(victim)
+        while (offset := self.allocator.allocate(size)) is None:
+            if (victim := self.index.next_victim()) is not None:
+                self.evict(victim)
+            elif not self.pins.end_oldest_soft():
+                return None
         return offset
+
+    def remove(self, blocks: Sequence[Block]) -> list[tuple[BlockId, DiskPlace | None]]:
+        """Take `blocks` away from every tier; returns what the disk must forget.
+
+        They can no longer be found; memory that is leased is freed when its last lease ends."""
+        forgotten = []
+        for block in blocks:
+            was_complete = self._is_complete(block)
+            self.pins.end(block)
+            forgotten.append((block.id, self.index.remove(block)))
+            self.traffic.blocks_removed += 1
+            self._tell_removed(block, was_complete)
+        return forgotten
+
+    def clear(self, namespace: NamespaceId) -> list[tuple[BlockId, DiskPlace | None]]:
+        """As `remove`, for all blocks of `namespace`, told as one event."""
+        forgotten = []
+        for block in list(self.index.blocks(namespace)):
+            self.pins.end(block)
+            forgotten.append((block.id, self.index.remove(block)))
+        self.traffic.blocks_removed += len(forgotten)
+        self.events.append(pb.BlockEvent(kind=pb.BlockEvent.KIND_CLEARED, namespace_id=namespace))
+        return forgotten
 
     def evict(self, block: Block) -> None:
         """Take an evictable block out of memory."""
@@ -213,7 +266,9 @@ class BlockStore:
         self.index.restore(block_id, size, parent_key, checksum, place)
 
     def end_promotion(self, block: Block, outcome: State) -> None:
-        """A promotion ended as BOTH, DISK or GONE (see the index)."""
+        """A promotion ended as BOTH, DISK or GONE (see the index); nothing happens if it was removed meanwhile."""
+        if block.state is State.DOOMED:
+            return
         was_complete = self._is_complete(block)
         if (freed := self.index.end_promotion(block, outcome)) is not None:
             self.allocator.free(freed)
@@ -245,23 +300,31 @@ class BlockStore:
         self.leases.check_invariants()
         padded = self.allocator.padded
         resident = sum(padded(block.size) for block in self.index.blocks() if block.offset >= 0)
-        reserved = self.index.counts[State.RESERVED]
+        reserved = self.index.counts[State.RESERVED] + self.index.counts[State.DOOMED]
         assert resident <= self.allocator.bytes_used
         assert resident == self.allocator.bytes_used or reserved or self.quarantined
 
     def _end(self, lease: Lease) -> None:
         for block in lease.blocks:
-            if lease.kind is LeaseKind.READ:
-                self.index.unpin(block)
-            else:
-                self._give_up(block)
+            match lease.kind:
+                case LeaseKind.READ:
+                    self.index.unpin(block)
+                case LeaseKind.PIN:
+                    self.pins.expired(block)
+                case LeaseKind.FILL:
+                    self._give_up(block)
+
+    def _is_over_quota(self, size: int, namespace: NamespaceId) -> bool:
+        usage = self.index.usage.get(namespace)
+        used = usage.bytes_memory if usage is not None else 0
+        return 0 < self.namespace_bytes_max < used + size
 
     def _give_up(self, block: Block) -> None:
         self.index.give_up(block)
         self.allocator.free(block.offset)
 
     def _shards_of(self, block: Block) -> list[Block] | None:
-        count = self._shards[block.id.namespace]
+        count = self.namespaces[block.id.namespace].shard_count
         found = [block if count == 1 else self.index.find(block.id._replace(shard=shard)) for shard in range(count)]
         shards = [shard for shard in found if shard is not None]
         return shards if len(shards) == count else None

@@ -8,10 +8,11 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kvstore.core.errors import BlockCorruptError
 from kvstore.node.arena import Arena
-from kvstore.node.blocks import Block, DiskPlace, State
+from kvstore.node.blocks import Block, BlockId, DiskPlace, State
 from kvstore.node.disk import DiskTier, ValueToWrite
 from kvstore.node.store import BlockStore
 from kvstore.wire import kvstore_pb2 as pb
@@ -89,10 +90,15 @@ class Demoter:
             )
         finally:
             self._in_flight = 0
+            removed: list[tuple[BlockId, DiskPlace | None]] = []
             for block, place in zip(batch, places, strict=True):
-                if place is not None:
+                if place is not None and block.state is State.MEMORY:
                     index.demoted(block, place)
+                elif place is not None:
+                    removed.append((block.id, place))
                 index.unpin(block)
+        if removed:
+            await self._disk.forget(removed)
 
 
 class Promoter:
@@ -111,19 +117,33 @@ class Promoter:
         The task answers OK, CORRUPT or MISS; unless OK, the block is gone. Do not cancel it."""
         task = self._running.get(block)
         if task is None:
-            if (offset := self._store.allocate(block.size)) is None:
+            if (offset := self._store.allocate(block.size, block.id.namespace)) is None:
                 return None
             assert block.place is not None
             self._disk.hold(block.place)
             self._store.index.begin_promotion(block, offset)
+            self._store.index.pin(block)  # its own: the memory is in use even if everybody who asked has left
             task = self._running[block] = self._tasks.create_task(self._read(block))
         self._store.index.pin(block)
         return task
+
+    def begin_all(self, block_ids: Sequence[BlockId]) -> None:
+        """Begin to read those of `block_ids` that are on disk, for nobody in particular; ends where room ends."""
+        for block_id in block_ids:
+            block = self._store.index.find(block_id)
+            if block is None or block.state is not State.DISK:
+                continue
+            if (task := self.begin(block)) is None:
+                return
+            task.add_done_callback(partial(self._let_go, block))
 
     async def drain(self) -> None:
         """Return once no read is running."""
         while self._running:
             await asyncio.wait(self._running.values())
+
+    def _let_go(self, block: Block, _: "asyncio.Task[pb.Status]") -> None:
+        self._store.index.unpin(block)
 
     async def _read(self, block: Block) -> pb.Status:
         assert block.place is not None
@@ -149,9 +169,11 @@ class Promoter:
             raise
         finally:
             self._disk.unhold(place)
+            is_removed = block.state is State.DOOMED
             self._store.end_promotion(block, outcome)
-        if outcome is State.GONE:
-            await self._disk.forget(block.id, place)
+            self._store.index.unpin(block)
+        if outcome is State.GONE and not is_removed:
+            await self._disk.forget([(block.id, place)])
         return status
 
 

@@ -93,34 +93,50 @@ class BlockId(_message.Message):
     def __init__(self, key: _Optional[bytes] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class MatchRequest(_message.Message):
-    __slots__ = ("namespace_id", "keys")
+    __slots__ = ("namespace_id", "keys", "lease", "ttl_ms", "promote", "with_present")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    PROMOTE_FIELD_NUMBER: _ClassVar[int]
+    WITH_PRESENT_FIELD_NUMBER: _ClassVar[int]
     namespace_id: bytes
     keys: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, namespace_id: _Optional[bytes] = ..., keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    lease: bool
+    ttl_ms: int
+    promote: bool
+    with_present: bool
+    def __init__(self, namespace_id: _Optional[bytes] = ..., keys: _Optional[_Iterable[bytes]] = ..., lease: _Optional[bool] = ..., ttl_ms: _Optional[int] = ..., promote: _Optional[bool] = ..., with_present: _Optional[bool] = ...) -> None: ...
 
 class MatchResponse(_message.Message):
-    __slots__ = ("blocks", "blocks_in_memory", "bytes")
+    __slots__ = ("blocks", "blocks_in_memory", "bytes", "lease_id", "ttl_ms", "present")
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_IN_MEMORY_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    PRESENT_FIELD_NUMBER: _ClassVar[int]
     blocks: int
     blocks_in_memory: int
     bytes: int
-    def __init__(self, blocks: _Optional[int] = ..., blocks_in_memory: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+    lease_id: int
+    ttl_ms: int
+    present: bytes
+    def __init__(self, blocks: _Optional[int] = ..., blocks_in_memory: _Optional[int] = ..., bytes: _Optional[int] = ..., lease_id: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., present: _Optional[bytes] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
-    __slots__ = ("namespace_id", "blocks", "ttl_ms", "prefix_only")
+    __slots__ = ("namespace_id", "blocks", "ttl_ms", "prefix_only", "lease_id")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     TTL_MS_FIELD_NUMBER: _ClassVar[int]
     PREFIX_ONLY_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     namespace_id: bytes
     blocks: _containers.RepeatedCompositeFieldContainer[BlockId]
     ttl_ms: int
     prefix_only: bool
-    def __init__(self, namespace_id: _Optional[bytes] = ..., blocks: _Optional[_Iterable[_Union[BlockId, _Mapping]]] = ..., ttl_ms: _Optional[int] = ..., prefix_only: _Optional[bool] = ...) -> None: ...
+    lease_id: int
+    def __init__(self, namespace_id: _Optional[bytes] = ..., blocks: _Optional[_Iterable[_Union[BlockId, _Mapping]]] = ..., ttl_ms: _Optional[int] = ..., prefix_only: _Optional[bool] = ..., lease_id: _Optional[int] = ...) -> None: ...
 
 class Place(_message.Message):
     __slots__ = ("offset", "size")
@@ -165,18 +181,20 @@ class ReleaseResponse(_message.Message):
     def __init__(self, released: _Optional[int] = ...) -> None: ...
 
 class GetRequest(_message.Message):
-    __slots__ = ("namespace_id", "blocks", "prefix_only", "range_offset", "range_length")
+    __slots__ = ("namespace_id", "blocks", "prefix_only", "range_offset", "range_length", "lease_id")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     PREFIX_ONLY_FIELD_NUMBER: _ClassVar[int]
     RANGE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     RANGE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     namespace_id: bytes
     blocks: _containers.RepeatedCompositeFieldContainer[BlockId]
     prefix_only: bool
     range_offset: int
     range_length: int
-    def __init__(self, namespace_id: _Optional[bytes] = ..., blocks: _Optional[_Iterable[_Union[BlockId, _Mapping]]] = ..., prefix_only: _Optional[bool] = ..., range_offset: _Optional[int] = ..., range_length: _Optional[int] = ...) -> None: ...
+    lease_id: int
+    def __init__(self, namespace_id: _Optional[bytes] = ..., blocks: _Optional[_Iterable[_Union[BlockId, _Mapping]]] = ..., prefix_only: _Optional[bool] = ..., range_offset: _Optional[int] = ..., range_length: _Optional[int] = ..., lease_id: _Optional[int] = ...) -> None: ...
 
 class GetResponse(_message.Message):
     __slots__ = ("index", "status", "size", "offset", "checksum", "data")
@@ -280,9 +298,147 @@ class PutResponse(_message.Message):
     committed: PutCommitted
     def __init__(self, begun: _Optional[_Union[PutBegun, _Mapping]] = ..., committed: _Optional[_Union[PutCommitted, _Mapping]] = ...) -> None: ...
 
+class TouchRequest(_message.Message):
+    __slots__ = ("namespace_id", "blocks")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    blocks: _containers.RepeatedCompositeFieldContainer[BlockId]
+    def __init__(self, namespace_id: _Optional[bytes] = ..., blocks: _Optional[_Iterable[_Union[BlockId, _Mapping]]] = ...) -> None: ...
+
+class TouchResponse(_message.Message):
+    __slots__ = ("touched",)
+    TOUCHED_FIELD_NUMBER: _ClassVar[int]
+    touched: int
+    def __init__(self, touched: _Optional[int] = ...) -> None: ...
+
+class PinRequest(_message.Message):
+    __slots__ = ("namespace_id", "blocks", "ttl_ms", "is_soft")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    IS_SOFT_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    blocks: _containers.RepeatedCompositeFieldContainer[BlockId]
+    ttl_ms: int
+    is_soft: bool
+    def __init__(self, namespace_id: _Optional[bytes] = ..., blocks: _Optional[_Iterable[_Union[BlockId, _Mapping]]] = ..., ttl_ms: _Optional[int] = ..., is_soft: _Optional[bool] = ...) -> None: ...
+
+class PinResponse(_message.Message):
+    __slots__ = ("statuses", "ttl_ms")
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    statuses: _containers.RepeatedScalarFieldContainer[Status]
+    ttl_ms: int
+    def __init__(self, statuses: _Optional[_Iterable[_Union[Status, str]]] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class UnpinRequest(_message.Message):
+    __slots__ = ("namespace_id", "blocks")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    blocks: _containers.RepeatedCompositeFieldContainer[BlockId]
+    def __init__(self, namespace_id: _Optional[bytes] = ..., blocks: _Optional[_Iterable[_Union[BlockId, _Mapping]]] = ...) -> None: ...
+
+class UnpinResponse(_message.Message):
+    __slots__ = ("unpinned",)
+    UNPINNED_FIELD_NUMBER: _ClassVar[int]
+    unpinned: int
+    def __init__(self, unpinned: _Optional[int] = ...) -> None: ...
+
+class RemoveRequest(_message.Message):
+    __slots__ = ("namespace_id", "keys", "prefix_key", "all")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_KEY_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    keys: _containers.RepeatedScalarFieldContainer[bytes]
+    prefix_key: bytes
+    all: bool
+    def __init__(self, namespace_id: _Optional[bytes] = ..., keys: _Optional[_Iterable[bytes]] = ..., prefix_key: _Optional[bytes] = ..., all: _Optional[bool] = ...) -> None: ...
+
+class RemoveResponse(_message.Message):
+    __slots__ = ("removed",)
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    removed: int
+    def __init__(self, removed: _Optional[int] = ...) -> None: ...
+
+class BumpEpochRequest(_message.Message):
+    __slots__ = ("namespace_id",)
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    def __init__(self, namespace_id: _Optional[bytes] = ...) -> None: ...
+
+class BumpEpochResponse(_message.Message):
+    __slots__ = ("epoch", "removed")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    removed: int
+    def __init__(self, epoch: _Optional[int] = ..., removed: _Optional[int] = ...) -> None: ...
+
+class ListKeysRequest(_message.Message):
+    __slots__ = ("namespace_id", "after_key", "keys_max")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_KEY_FIELD_NUMBER: _ClassVar[int]
+    KEYS_MAX_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    after_key: bytes
+    keys_max: int
+    def __init__(self, namespace_id: _Optional[bytes] = ..., after_key: _Optional[bytes] = ..., keys_max: _Optional[int] = ...) -> None: ...
+
+class ListedKey(_message.Message):
+    __slots__ = ("key", "parent_key", "shards", "bytes", "tier", "is_pinned")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PARENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    IS_PINNED_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    parent_key: bytes
+    shards: int
+    bytes: int
+    tier: Tier
+    is_pinned: bool
+    def __init__(self, key: _Optional[bytes] = ..., parent_key: _Optional[bytes] = ..., shards: _Optional[int] = ..., bytes: _Optional[int] = ..., tier: _Optional[_Union[Tier, str]] = ..., is_pinned: _Optional[bool] = ...) -> None: ...
+
+class ListKeysResponse(_message.Message):
+    __slots__ = ("keys", "has_more")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    HAS_MORE_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[ListedKey]
+    has_more: bool
+    def __init__(self, keys: _Optional[_Iterable[_Union[ListedKey, _Mapping]]] = ..., has_more: _Optional[bool] = ...) -> None: ...
+
+class NamespaceStats(_message.Message):
+    __slots__ = ("namespace_id", "epoch", "blocks", "bytes_memory", "bytes_disk", "bytes_memory_max", "blocks_pinned", "blocks_asked", "blocks_hit")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    BYTES_DISK_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MEMORY_MAX_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_PINNED_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_ASKED_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_HIT_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    epoch: int
+    blocks: int
+    bytes_memory: int
+    bytes_disk: int
+    bytes_memory_max: int
+    blocks_pinned: int
+    blocks_asked: int
+    blocks_hit: int
+    def __init__(self, namespace_id: _Optional[bytes] = ..., epoch: _Optional[int] = ..., blocks: _Optional[int] = ..., bytes_memory: _Optional[int] = ..., bytes_disk: _Optional[int] = ..., bytes_memory_max: _Optional[int] = ..., blocks_pinned: _Optional[int] = ..., blocks_asked: _Optional[int] = ..., blocks_hit: _Optional[int] = ...) -> None: ...
+
 class StatsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("with_namespaces",)
+    WITH_NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    with_namespaces: bool
+    def __init__(self, with_namespaces: _Optional[bool] = ...) -> None: ...
 
 class TierStats(_message.Message):
     __slots__ = ("tier", "blocks", "bytes_used", "bytes_max", "bytes_free_largest", "is_on", "reason")
@@ -303,7 +459,7 @@ class TierStats(_message.Message):
     def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., blocks: _Optional[int] = ..., bytes_used: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bytes_free_largest: _Optional[int] = ..., is_on: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class StatsResponse(_message.Message):
-    __slots__ = ("incarnation", "tiers", "leases", "blocks_asked", "blocks_hit_memory", "blocks_hit_disk", "blocks_stored", "blocks_evicted", "blocks_corrupt", "bytes_read", "bytes_written", "arena_pages", "local_socket", "blocks_to_demote")
+    __slots__ = ("incarnation", "tiers", "leases", "blocks_asked", "blocks_hit_memory", "blocks_hit_disk", "blocks_stored", "blocks_evicted", "blocks_corrupt", "bytes_read", "bytes_written", "arena_pages", "local_socket", "blocks_to_demote", "namespaces", "blocks_pinned", "blocks_removed")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
@@ -318,6 +474,9 @@ class StatsResponse(_message.Message):
     ARENA_PAGES_FIELD_NUMBER: _ClassVar[int]
     LOCAL_SOCKET_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_TO_DEMOTE_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_PINNED_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_REMOVED_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     tiers: _containers.RepeatedCompositeFieldContainer[TierStats]
     leases: int
@@ -332,7 +491,10 @@ class StatsResponse(_message.Message):
     arena_pages: str
     local_socket: str
     blocks_to_demote: int
-    def __init__(self, incarnation: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierStats, _Mapping]]] = ..., leases: _Optional[int] = ..., blocks_asked: _Optional[int] = ..., blocks_hit_memory: _Optional[int] = ..., blocks_hit_disk: _Optional[int] = ..., blocks_stored: _Optional[int] = ..., blocks_evicted: _Optional[int] = ..., blocks_corrupt: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_written: _Optional[int] = ..., arena_pages: _Optional[str] = ..., local_socket: _Optional[str] = ..., blocks_to_demote: _Optional[int] = ...) -> None: ...
+    namespaces: _containers.RepeatedCompositeFieldContainer[NamespaceStats]
+    blocks_pinned: int
+    blocks_removed: int
+    def __init__(self, incarnation: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierStats, _Mapping]]] = ..., leases: _Optional[int] = ..., blocks_asked: _Optional[int] = ..., blocks_hit_memory: _Optional[int] = ..., blocks_hit_disk: _Optional[int] = ..., blocks_stored: _Optional[int] = ..., blocks_evicted: _Optional[int] = ..., blocks_corrupt: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_written: _Optional[int] = ..., arena_pages: _Optional[str] = ..., local_socket: _Optional[str] = ..., blocks_to_demote: _Optional[int] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceStats, _Mapping]]] = ..., blocks_pinned: _Optional[int] = ..., blocks_removed: _Optional[int] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("namespace_id", "incarnation", "sequence")

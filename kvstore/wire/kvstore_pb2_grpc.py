@@ -64,6 +64,36 @@ class KVStoreStub:
                 request_serializer=kvstore_dot_wire_dot_kvstore__pb2.PutRequest.SerializeToString,
                 response_deserializer=kvstore_dot_wire_dot_kvstore__pb2.PutResponse.FromString,
                 _registered_method=True)
+        self.Touch = channel.unary_unary(
+                '/stockpot.kvstore.v1.KVStore/Touch',
+                request_serializer=kvstore_dot_wire_dot_kvstore__pb2.TouchRequest.SerializeToString,
+                response_deserializer=kvstore_dot_wire_dot_kvstore__pb2.TouchResponse.FromString,
+                _registered_method=True)
+        self.Pin = channel.unary_unary(
+                '/stockpot.kvstore.v1.KVStore/Pin',
+                request_serializer=kvstore_dot_wire_dot_kvstore__pb2.PinRequest.SerializeToString,
+                response_deserializer=kvstore_dot_wire_dot_kvstore__pb2.PinResponse.FromString,
+                _registered_method=True)
+        self.Unpin = channel.unary_unary(
+                '/stockpot.kvstore.v1.KVStore/Unpin',
+                request_serializer=kvstore_dot_wire_dot_kvstore__pb2.UnpinRequest.SerializeToString,
+                response_deserializer=kvstore_dot_wire_dot_kvstore__pb2.UnpinResponse.FromString,
+                _registered_method=True)
+        self.Remove = channel.unary_unary(
+                '/stockpot.kvstore.v1.KVStore/Remove',
+                request_serializer=kvstore_dot_wire_dot_kvstore__pb2.RemoveRequest.SerializeToString,
+                response_deserializer=kvstore_dot_wire_dot_kvstore__pb2.RemoveResponse.FromString,
+                _registered_method=True)
+        self.BumpEpoch = channel.unary_unary(
+                '/stockpot.kvstore.v1.KVStore/BumpEpoch',
+                request_serializer=kvstore_dot_wire_dot_kvstore__pb2.BumpEpochRequest.SerializeToString,
+                response_deserializer=kvstore_dot_wire_dot_kvstore__pb2.BumpEpochResponse.FromString,
+                _registered_method=True)
+        self.ListKeys = channel.unary_unary(
+                '/stockpot.kvstore.v1.KVStore/ListKeys',
+                request_serializer=kvstore_dot_wire_dot_kvstore__pb2.ListKeysRequest.SerializeToString,
+                response_deserializer=kvstore_dot_wire_dot_kvstore__pb2.ListKeysResponse.FromString,
+                _registered_method=True)
         self.Stats = channel.unary_unary(
                 '/stockpot.kvstore.v1.KVStore/Stats',
                 request_serializer=kvstore_dot_wire_dot_kvstore__pb2.StatsRequest.SerializeToString,
@@ -87,8 +117,8 @@ class KVStoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Match(self, request, context):
-        """How much of a chain of keys is stored, from its start. No side effect: nothing is leased, pinned,
-        promoted or touched.
+        """How much of a chain of keys is stored, from its start, on all shards. Without `lease` or `promote`
+        it has no side effect: nothing is leased, pinned, promoted or touched.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,6 +151,51 @@ class KVStoreServicer:
         """Write blocks in two phases on one stream: `begin` is answered by `begun` (which items are
         wanted), then come `chunk`s, then `commit`, answered by `committed`. A block is visible only
         once committed, and never changes after. A stream that ends before `commit` leaves nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Touch(self, request, context):
+        """Say that blocks are in use, without reading them: they become the newest.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pin(self, request, context):
+        """Keep blocks from being evicted until they are unpinned or the pin's time is over. Pinning again
+        sets a new end. A pin outlives the caller's connection, not the node.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Unpin(self, request, context):
+        """End pins before their time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Remove(self, request, context):
+        """Take blocks away from every tier: some, the descendants of one, or the whole namespace. What is
+        leased can no longer be found; its memory is freed when the last lease ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BumpEpoch(self, request, context):
+        """Invalidate the namespace as a whole (say, after new weights): its blocks are gone, running fills
+        store nothing, and its epoch grows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListKeys(self, request, context):
+        """The stored blocks of a namespace, a page at a time, in the order of their keys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -172,6 +247,36 @@ def add_KVStoreServicer_to_server(servicer, server):
                     servicer.Put,
                     request_deserializer=kvstore_dot_wire_dot_kvstore__pb2.PutRequest.FromString,
                     response_serializer=kvstore_dot_wire_dot_kvstore__pb2.PutResponse.SerializeToString,
+            ),
+            'Touch': grpc.unary_unary_rpc_method_handler(
+                    servicer.Touch,
+                    request_deserializer=kvstore_dot_wire_dot_kvstore__pb2.TouchRequest.FromString,
+                    response_serializer=kvstore_dot_wire_dot_kvstore__pb2.TouchResponse.SerializeToString,
+            ),
+            'Pin': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pin,
+                    request_deserializer=kvstore_dot_wire_dot_kvstore__pb2.PinRequest.FromString,
+                    response_serializer=kvstore_dot_wire_dot_kvstore__pb2.PinResponse.SerializeToString,
+            ),
+            'Unpin': grpc.unary_unary_rpc_method_handler(
+                    servicer.Unpin,
+                    request_deserializer=kvstore_dot_wire_dot_kvstore__pb2.UnpinRequest.FromString,
+                    response_serializer=kvstore_dot_wire_dot_kvstore__pb2.UnpinResponse.SerializeToString,
+            ),
+            'Remove': grpc.unary_unary_rpc_method_handler(
+                    servicer.Remove,
+                    request_deserializer=kvstore_dot_wire_dot_kvstore__pb2.RemoveRequest.FromString,
+                    response_serializer=kvstore_dot_wire_dot_kvstore__pb2.RemoveResponse.SerializeToString,
+            ),
+            'BumpEpoch': grpc.unary_unary_rpc_method_handler(
+                    servicer.BumpEpoch,
+                    request_deserializer=kvstore_dot_wire_dot_kvstore__pb2.BumpEpochRequest.FromString,
+                    response_serializer=kvstore_dot_wire_dot_kvstore__pb2.BumpEpochResponse.SerializeToString,
+            ),
+            'ListKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListKeys,
+                    request_deserializer=kvstore_dot_wire_dot_kvstore__pb2.ListKeysRequest.FromString,
+                    response_serializer=kvstore_dot_wire_dot_kvstore__pb2.ListKeysResponse.SerializeToString,
             ),
             'Stats': grpc.unary_unary_rpc_method_handler(
                     servicer.Stats,
@@ -346,6 +451,168 @@ class KVStore:
             '/stockpot.kvstore.v1.KVStore/Put',
             kvstore_dot_wire_dot_kvstore__pb2.PutRequest.SerializeToString,
             kvstore_dot_wire_dot_kvstore__pb2.PutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Touch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stockpot.kvstore.v1.KVStore/Touch',
+            kvstore_dot_wire_dot_kvstore__pb2.TouchRequest.SerializeToString,
+            kvstore_dot_wire_dot_kvstore__pb2.TouchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stockpot.kvstore.v1.KVStore/Pin',
+            kvstore_dot_wire_dot_kvstore__pb2.PinRequest.SerializeToString,
+            kvstore_dot_wire_dot_kvstore__pb2.PinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Unpin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stockpot.kvstore.v1.KVStore/Unpin',
+            kvstore_dot_wire_dot_kvstore__pb2.UnpinRequest.SerializeToString,
+            kvstore_dot_wire_dot_kvstore__pb2.UnpinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Remove(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stockpot.kvstore.v1.KVStore/Remove',
+            kvstore_dot_wire_dot_kvstore__pb2.RemoveRequest.SerializeToString,
+            kvstore_dot_wire_dot_kvstore__pb2.RemoveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BumpEpoch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stockpot.kvstore.v1.KVStore/BumpEpoch',
+            kvstore_dot_wire_dot_kvstore__pb2.BumpEpochRequest.SerializeToString,
+            kvstore_dot_wire_dot_kvstore__pb2.BumpEpochResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stockpot.kvstore.v1.KVStore/ListKeys',
+            kvstore_dot_wire_dot_kvstore__pb2.ListKeysRequest.SerializeToString,
+            kvstore_dot_wire_dot_kvstore__pb2.ListKeysResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -61,7 +61,9 @@ class ServiceWay:
         return NamespaceId(answer.namespace_id)
 
     async def match(self, namespace: NamespaceId, keys: Sequence[BlockKey]) -> int:
-        return self.service.match(pb.MatchRequest(namespace_id=namespace, keys=keys)).blocks
+        answer = self.service.match(pb.MatchRequest(namespace_id=namespace, keys=keys), self)
+        assert isinstance(answer, pb.MatchResponse), "no lease is asked for"
+        return answer.blocks
 
     async def put(
         self, namespace: NamespaceId, values: dict[BlockKey, bytes], commit: Sequence[int] | None = None
