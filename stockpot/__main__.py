@@ -79,6 +79,14 @@ def store(*, as_json: JsonOption = False) -> None:
 
 
 @bench.command()
+def match(*, as_json: JsonOption = False) -> None:
+    """Match a 128k-token prompt against a node with ten thousand to a million blocks."""
+    from stockpot.bench_match import run
+
+    run(as_json=as_json)
+
+
+@bench.command()
 def engine(*, model: ModelOption = None, as_json: JsonOption = False) -> None:
     """Time to first token of a 4k-token prompt: prefilled beside restored from stored blocks."""
     from stockpot.bench_engine import run
