@@ -17,7 +17,7 @@ SET_UP_ID := $(shell { cat $(LOCKED); echo $(STOCKPOT_LLAMA_PORTABLE) $(CMAKE_AR
 SET_UP := $(VENV)/set-up-$(SET_UP_ID)
 say := @echo "[stockpot]"
 
-.PHONY: help demo test check pytest lock proto proto-check proto-baseline set-up clean
+.PHONY: help demo test check pytest lock proto proto-check proto-baseline set-up bench-peers clean
 
 help: ## List the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -66,7 +66,11 @@ lock: ## Pin all dependencies anew, with hashes, from pyproject.toml
 	compile=("$$tool/bin/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --custom-compile-command "make lock")
 	# llama-cpp-python is built by engine/build_llama_wheel.sh; what it depends on is locked with the rest.
-	"$${compile[@]}" pyproject.toml --all-extras --no-emit-package llama-cpp-python --output-file requirements.lock
+	"$${compile[@]}" pyproject.toml --extra build --extra demo --extra dev --extra events \
+	    --no-emit-package llama-cpp-python --output-file requirements.lock
+	# The peers that benchmarks compare with: large, and wanted by few.
+	"$${compile[@]}" pyproject.toml --extra bench-peers --constraint requirements.lock \
+	    --no-emit-package llama-cpp-python --output-file bench-peers.lock
 	grep -oE 'llama-cpp-python==[0-9.]+' pyproject.toml | "$${compile[@]}" - --no-deps --output-file $(LLAMA_LOCK)
 
 set-up: $(SET_UP) ## Make .venv and install everything, once
@@ -87,6 +91,10 @@ $(SET_UP): | $(BIN)/python
 	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
 	rm -f $(VENV)/set-up-*
 	touch $@
+
+bench-peers: $(SET_UP) ## Install the stores that `stockpot bench store` compares with (Redis, Mooncake Store)
+	@.ci/apt-install redis-server
+	$(BIN)/python -m pip install --require-hashes --no-deps -r bench-peers.lock
 
 clean: ## Remove .venv and caches; keeps built wheels (.cache/wheels)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-report.html

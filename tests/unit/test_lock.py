@@ -7,7 +7,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-LOCKS = (ROOT / "requirements.lock", ROOT / "engine/llama-cpp-python.lock")
+LOCKS = (ROOT / "requirements.lock", ROOT / "bench-peers.lock", ROOT / "engine/llama-cpp-python.lock")
 
 
 def locked_versions() -> dict[str, str]:
