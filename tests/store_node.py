@@ -19,6 +19,7 @@ from kvstore.core.namespace import Fingerprint
 from kvstore.node.disk_io import DiskIO
 from kvstore.node.node import Addresses, Node
 from kvstore.node.settings import NodeSettings
+from tests.threaded_client import ThreadedClient
 
 MIB = 1 << 20
 START_DEADLINE_S = 30.0
@@ -117,7 +118,11 @@ def value_of(key: BlockKey, size: int) -> bytes:
 
 
 async def put_chain(
-    client: StoreClient, namespace: NamespaceId, keys: list[BlockKey], size: int, parent: BlockKey | None = None
+    client: StoreClient | ThreadedClient,
+    namespace: NamespaceId,
+    keys: list[BlockKey],
+    size: int,
+    parent: BlockKey | None = None,
 ) -> list[int]:
     """Store `value_of` each key as one chain; returns the statuses."""
     parents = [parent, *keys[:-1]]
@@ -130,7 +135,7 @@ async def put_chain(
 
 
 async def get_values(
-    client: StoreClient, namespace: NamespaceId, keys: list[BlockKey], prefix_only: bool = False
+    client: StoreClient | ThreadedClient, namespace: NamespaceId, keys: list[BlockKey], prefix_only: bool = False
 ) -> list[bytes | None]:
     """Copies of the values."""
     async with client.read(namespace, keys, prefix_only=prefix_only) as blocks:
@@ -144,7 +149,7 @@ async def until(condition: Callable[[], Awaitable[bool]], deadline_s: float = 20
             await asyncio.sleep(0.01)
 
 
-async def all_on_disk(client: StoreClient) -> bool:
+async def all_on_disk(client: StoreClient | ThreadedClient) -> bool:
     """Whether nothing waits for the disk."""
     stats = await client.stats()
     memory, disk = stats.tiers

@@ -201,14 +201,19 @@ class StoreClient:
         """All stored blocks, in the order of their keys, asked for `page_keys` at a time (0: the node's limit).
 
         What is stored or removed meanwhile may or may not be among them."""
-        request = pb.ListKeysRequest(namespace_id=namespace_id, keys_max=page_keys)
-        has_more = True
-        while has_more:
-            answer: pb.ListKeysResponse = await self._manage(namespace_id, "ListKeys", request)
-            for listed in answer.keys:
+        page = pb.ListKeysResponse(has_more=True)
+        while page.has_more:
+            page = await self.list_page(namespace_id, BlockKey(page.keys[-1].key) if page.keys else None, page_keys)
+            for listed in page.keys:
                 yield listed
-            has_more = answer.has_more
-            request.after_key = answer.keys[-1].key if answer.keys else b""
+
+    async def list_page(
+        self, namespace_id: NamespaceId, after_key: BlockKey | None = None, page_keys: int = 0
+    ) -> pb.ListKeysResponse:
+        """The stored blocks whose keys follow `after_key` (None: from the start), at most `page_keys` of them."""
+        request = pb.ListKeysRequest(namespace_id=namespace_id, after_key=after_key or b"", keys_max=page_keys)
+        answer: pb.ListKeysResponse = await self._manage(namespace_id, "ListKeys", request)
+        return answer
 
     async def stats(self, *, with_namespaces: bool = False) -> pb.StatsResponse:
         """Occupancy, traffic and limits of the node now."""

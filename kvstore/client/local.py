@@ -146,8 +146,6 @@ class LocalConnection(asyncio.Protocol):
             self.release(response.match.lease_id)
         if response.put_begun.lease_id:
             self.tell(pb.LocalRequest(put_commit=pb.PutCommit(lease_id=response.put_begun.lease_id)))
-        if response.put_begun.lease_id:
-            self.tell(pb.LocalRequest(put_commit=pb.PutCommit(lease_id=response.put_begun.lease_id)))
 
     def _lose(self) -> None:
         if not self.is_open:

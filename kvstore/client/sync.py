@@ -1,38 +1,25 @@
 """The store's client for code without an event loop: the calls of `StoreClient`, blocking.
 
-One daemon thread runs one private loop with a `StoreClient` in it; each call is handed over and waited
-for. Deadlines are those of `StoreClient`, so no call waits longer than there, but `watch`. Any number
-of threads may call side by side.
+One daemon thread runs one private loop with a `StoreClient` in it (loop_thread); each call is handed
+over and waited for. Deadlines are those of `StoreClient`, so no call waits longer than there, but
+`watch`. Any number of threads may call side by side.
 """
 
-import asyncio
-import os
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import TypeVar, cast
 
 from kvstore.client.client import StoreClient
 from kvstore.client.filling import Fill
+from kvstore.client.loop_thread import LoopThread
 from kvstore.client.reading import Blocks
-from kvstore.client.types import ClientCounts, FillItem, Match, NamespaceInfo, Path
-from kvstore.core.errors import CallerError
+from kvstore.client.types import ClientCounts, FillItem, Match, NamespaceInfo, Path, PinOptions
 from kvstore.core.keys import BlockKey, NamespaceId
 from kvstore.core.namespace import Fingerprint
 from kvstore.wire import kvstore_pb2 as pb
 
-_JOIN_DEADLINE_S = 10.0
-
 Answer = TypeVar("Answer")
-
-
-class _Running(NamedTuple):
-    """What the thread made, and what ends it."""
-
-    loop: asyncio.AbstractEventLoop
-    client: StoreClient
-    stop: asyncio.Event
 
 
 class SyncStoreClient:
@@ -41,12 +28,8 @@ class SyncStoreClient:
     Belongs to the process that made it: a forked child makes its own. Raises: CallerError from each call
     after `close` or in a forked child; else what the same call of `StoreClient` raises."""
 
-    def __init__(self, thread: threading.Thread, running: _Running) -> None:
+    def __init__(self, thread: LoopThread) -> None:
         self._thread = thread
-        self._running = running
-        self._process_id = os.getpid()
-        self._submitting = threading.Lock()
-        self._is_closed = False
 
     @classmethod
     def connect(cls, address: str, *, prefer_local: bool = True, call_deadline_s: float = 1.0) -> "SyncStoreClient":
@@ -55,12 +38,7 @@ class SyncStoreClient:
         def connecting() -> Awaitable[StoreClient]:
             return StoreClient.connect(address, prefer_local=prefer_local, call_deadline_s=call_deadline_s)
 
-        started: Future[_Running] = Future()
-        thread = threading.Thread(
-            target=lambda: asyncio.run(_serve(connecting, started)), name=f"kvstore-client {address}", daemon=True
-        )
-        thread.start()
-        return cls(thread, started.result())
+        return cls(LoopThread(connecting, f"kvstore-client {address}"))
 
     def __enter__(self) -> "SyncStoreClient":
         return self
@@ -71,20 +49,26 @@ class SyncStoreClient:
     @property
     def path(self) -> Path:
         """How bytes move now; see `StoreClient.path`."""
-        return self._running.client.path
+        return self._thread.client.path
 
     @property
     def counts(self) -> ClientCounts:
         """What went otherwise than hoped so far."""
-        return self._running.client.counts
+        return self._thread.client.counts
 
     def open_namespace(self, fingerprint: Fingerprint) -> NamespaceInfo:
         """See `StoreClient.open_namespace`."""
         return self.run(lambda client: client.open_namespace(fingerprint))
 
-    def match(self, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> Match:
+    def match(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, promote: bool = False) -> Match:
         """See `StoreClient.match`."""
-        return self.run(lambda client: client.match(namespace_id, keys))
+        return self.run(lambda client: client.match(namespace_id, keys, promote=promote))
+
+    @contextmanager
+    def lease(self, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> Iterator[Match]:
+        """See `StoreClient.lease`."""
+        with self._entered(lambda client: client.lease(namespace_id, keys)) as matched:
+            yield matched
 
     @contextmanager
     def read(
@@ -100,57 +84,76 @@ class SyncStoreClient:
         with self._entered(lambda client: client.fill(namespace_id, items, shard)) as fill:
             yield SyncFill(self, fill)
 
+    def touch(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], shard: int = 0) -> int:
+        """See `StoreClient.touch`."""
+        return self.run(lambda client: client.touch(namespace_id, keys, shard))
+
+    def pin(
+        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], pin: PinOptions | None = None
+    ) -> list[pb.Status]:
+        """See `StoreClient.pin`."""
+        return self.run(lambda client: client.pin(namespace_id, keys, pin))
+
+    def unpin(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], shard: int = 0) -> int:
+        """See `StoreClient.unpin`."""
+        return self.run(lambda client: client.unpin(namespace_id, keys, shard))
+
+    def remove(self, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> int:
+        """See `StoreClient.remove`."""
+        return self.run(lambda client: client.remove(namespace_id, keys))
+
+    def remove_prefix(self, namespace_id: NamespaceId, key: BlockKey) -> int:
+        """See `StoreClient.remove_prefix`."""
+        return self.run(lambda client: client.remove_prefix(namespace_id, key))
+
+    def remove_all(self, namespace_id: NamespaceId) -> int:
+        """See `StoreClient.remove_all`."""
+        return self.run(lambda client: client.remove_all(namespace_id))
+
+    def bump_epoch(self, namespace_id: NamespaceId) -> int:
+        """See `StoreClient.bump_epoch`."""
+        return self.run(lambda client: client.bump_epoch(namespace_id))
+
+    def list_keys(self, namespace_id: NamespaceId, page_keys: int = 0) -> Iterator[pb.ListedKey]:
+        """See `StoreClient.list_keys`; a page is one hand-over."""
+        page = pb.ListKeysResponse(has_more=True)
+        while page.has_more:
+            after_key = BlockKey(page.keys[-1].key) if page.keys else None
+            ask = partial(StoreClient.list_page, namespace_id=namespace_id, after_key=after_key, page_keys=page_keys)
+            page = self.run(ask)
+            yield from page.keys
+
     def watch(self, namespace_id: NamespaceId | None = None) -> Iterator[pb.WatchResponse]:
         """See `StoreClient.watch`. Waits for the next event without a deadline: `close`, from another
-        thread, ends it with a CallerError."""
-        stream = self._running.client.watch(namespace_id)
-        while True:
-            yield self.run(lambda _: anext(stream))
+        thread, ends it with a CallerError. The stream ends with the iterator."""
+        stream = cast(AsyncGenerator[pb.WatchResponse], self._thread.client.watch(namespace_id))
+        try:
+            while True:
+                yield self.run(lambda _: anext(stream))
+        finally:
+            self._thread.start(lambda _: stream.aclose())
 
-    def stats(self) -> pb.StatsResponse:
+    def stats(self, *, with_namespaces: bool = False) -> pb.StatsResponse:
         """See `StoreClient.stats`."""
-        return self.run(lambda client: client.stats())
+        return self.run(lambda client: client.stats(with_namespaces=with_namespaces))
 
     def run(self, call: Callable[[StoreClient], Awaitable[Answer]]) -> Answer:
         """What `call` answers, run on the private loop: several awaits for the price of one hand-over.
 
         `call` must bring its own deadline, and must not block."""
-
-        async def attempt() -> Answer:
-            return await call(self._running.client)
-
-        self._check_process()
-        with self._submitting:  # nothing is handed over after `close` has told the loop to end
-            if self._is_closed:
-                raise CallerError("the store client is closed: connect a new one")
-            answer = asyncio.run_coroutine_threadsafe(attempt(), self._running.loop)
-        try:
-            return answer.result()
-        except CancelledError:
-            raise CallerError("the store client was closed during the call") from None
-        except BaseException:  # such as KeyboardInterrupt
-            answer.cancel()
-            raise
+        return self._thread.run(call)
 
     def close(self) -> None:
         """Close all connections and end the thread; again, or in a forked child, it does nothing.
 
         Calls of other threads that still run end with a CallerError, and the views of open reads and
         fills end. Raises: TimeoutError when the thread has not ended within 10 s."""
-        if os.getpid() != self._process_id:
-            return
-        with self._submitting:
-            if not self._is_closed:
-                self._is_closed = True
-                self._running.loop.call_soon_threadsafe(self._running.stop.set)
-        self._thread.join(_JOIN_DEADLINE_S)
-        if self._thread.is_alive():
-            raise TimeoutError(f"the store client's thread did not end within {_JOIN_DEADLINE_S:g} s")
+        self._thread.close()
 
     @contextmanager
     def _entered(self, opening: Callable[[StoreClient], AbstractAsyncContextManager[Answer]]) -> Iterator[Answer]:
-        self._check_process()
-        manager = opening(self._running.client)
+        self._thread.check_process()
+        manager = opening(self._thread.client)
         value = self.run(lambda _: manager.__aenter__())
         try:
             yield value
@@ -159,13 +162,6 @@ class SyncStoreClient:
             self.run(lambda _: manager.__aexit__(type(raised), raised, raised.__traceback__))
             raise
         self.run(lambda _: manager.__aexit__(None, None, None))
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._process_id:
-            raise CallerError(
-                f"the store client belongs to process {self._process_id}, this is its fork {os.getpid()}: "
-                "connect after the fork"
-            )
 
 
 class SyncFill:
@@ -190,18 +186,3 @@ class SyncFill:
     def commit(self, indices: Sequence[int] | None = None) -> list[pb.Status]:
         """Publish the items at `indices` (all, if None); once."""
         return self._client.run(lambda _: self._fill.commit(indices))
-
-
-async def _serve(connecting: Callable[[], Awaitable[StoreClient]], started: "Future[_Running]") -> None:
-    """Connect, say so, and live until told to stop. Calls still running are then cancelled by `asyncio.run`."""
-    try:
-        client = await connecting()
-    except BaseException as error:
-        started.set_exception(error)
-        if isinstance(error, Exception):
-            return
-        raise
-    stop = asyncio.Event()
-    started.set_result(_Running(asyncio.get_running_loop(), client, stop))
-    await stop.wait()
-    await client.close()

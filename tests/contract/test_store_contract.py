@@ -1,4 +1,4 @@
-"""What every way to a storage node must do alike: the service itself, gRPC, and shared memory."""
+"""What every way to a storage node must do alike: the service itself, gRPC and shared memory, async and blocking."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -16,6 +16,7 @@ from kvstore.node.settings import NodeSettings, limits_of
 from kvstore.node.store import BlockStore
 from kvstore.wire import kvstore_pb2 as pb
 from tests.store_node import FINGERPRINT, MIB, random_keys, running_node, until, value_of
+from tests.threaded_client import ThreadedClient
 
 ARENA_BYTES = 16 * MIB
 VALUE_BYTES_MAX = 8 * MIB
@@ -24,7 +25,7 @@ VALUE_BYTES_MAX = 8 * MIB
 class ClientWay:
     """Through the client library."""
 
-    def __init__(self, client: StoreClient) -> None:
+    def __init__(self, client: StoreClient | ThreadedClient) -> None:
         self.client = client
 
     async def open_namespace(self) -> NamespaceId:
@@ -101,7 +102,10 @@ class ServiceWay:
 Way = ClientWay | ServiceWay
 
 
-@pytest.fixture(params=["service", "grpc", "shm"])
+CLIENTS = {"async": StoreClient, "sync": ThreadedClient}
+
+
+@pytest.fixture(params=["service", "grpc async", "grpc sync", "shm async", "shm sync"])
 async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Way]:
     settings = NodeSettings(
         arena_bytes=ARENA_BYTES, value_bytes_max=VALUE_BYTES_MAX, local_socket=str(tmp_path / "s"), items_max=64
@@ -114,10 +118,11 @@ async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[W
         arena.close()
         return
     async with running_node(settings) as (node, addresses):
-        async with await StoreClient.connect(addresses.grpc, prefer_local=request.param == "shm") as client:
-            assert client.path == request.param
+        path, kind = request.param.split()
+        async with await CLIENTS[kind].connect(addresses.grpc, prefer_local=path == "shm") as client:
+            assert client.path == path
             yield ClientWay(client)
-            assert client.path == request.param
+            assert client.path == path
 
         async def is_free() -> bool:
             return len(node.store.leases) == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.client import FillItem, PinOptions, StoreClient
+from kvstore.client.link import NodeLink
 from kvstore.core.errors import CallerError, LeaseExpiredError
 from kvstore.core.keys import BlockKey, NamespaceId
 from kvstore.core.namespace import Fingerprint
@@ -27,17 +28,21 @@ from tests.store_node import (
     until,
     value_of,
 )
+from tests.threaded_client import ThreadedClient
+
+AnyClient = StoreClient | ThreadedClient
 
 BLOCKS_IN_ARENA = 8
 STORED = pb.STATUS_STORED
 
 
 class Rig:
-    """A node of eight blocks of 1 MiB and a client of it."""
+    """A node of eight blocks of 1 MiB and a client of it; `link` asks what the client's calls do not."""
 
-    def __init__(self, node: Node, client: StoreClient, namespace: NamespaceId) -> None:
+    def __init__(self, node: Node, client: AnyClient, link: NodeLink, namespace: NamespaceId) -> None:
         self.node = node
         self.client = client
+        self.link = link
         self.namespace = namespace
 
     async def put(self, keys: list[BlockKey]) -> list[int]:
@@ -64,14 +69,18 @@ def settings_of(folder: Path, **more: object) -> NodeSettings:
     )
 
 
-@pytest.fixture(params=["memory", "disk"])
+@pytest.fixture(params=["memory async", "memory sync", "disk async", "disk sync"])
 async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
     disk = {"data_dir": str(tmp_path / "data"), "segment_bytes": 4 * MIB, "disk_bytes_max": 64 * MIB}
-    settings = settings_of(tmp_path, **(disk if request.param == "disk" else {}))
+    tiers, kind = request.param.split()
+    settings = settings_of(tmp_path, **(disk if tiers == "disk" else {}))
     async with AsyncExitStack() as running:
         node, addresses = await running.enter_async_context(running_node(settings))
-        client = await running.enter_async_context(await StoreClient.connect(addresses.grpc))
-        yield Rig(node, client, (await client.open_namespace(FINGERPRINT)).namespace_id)
+        other = await running.enter_async_context(await StoreClient.connect(addresses.grpc))
+        client: AnyClient = other
+        if kind == "sync":
+            client = await running.enter_async_context(await ThreadedClient.connect(addresses.grpc))
+        yield Rig(node, client, other._link, (await client.open_namespace(FINGERPRINT)).namespace_id)
 
         async def is_free() -> bool:
             stats = await client.stats()
@@ -221,13 +230,13 @@ async def test_stats_by_namespace(rig: Rig) -> None:
 
 async def test_a_removal_names_one_thing(rig: Rig) -> None:
     with pytest.raises(CallerError, match="exactly one"):
-        await rig.client._link.call("Remove", pb.RemoveRequest(namespace_id=rig.namespace))
+        await rig.link.call("Remove", pb.RemoveRequest(namespace_id=rig.namespace))
 
 
 async def test_get_by_lease_reads_ranges_of_what_it_holds(rig: Rig) -> None:
     keys = random_keys(2)
     await rig.put(keys)
-    link = rig.client._link
+    link = rig.link
     matched = await link.call("Match", pb.MatchRequest(namespace_id=rig.namespace, keys=keys, lease=True))
     request = pb.GetRequest(namespace_id=rig.namespace, lease_id=matched.lease_id, range_offset=100, range_length=1000)
     frames = [decode_get_frame(raw) async for raw in link.remote.get(request)]
@@ -242,7 +251,7 @@ async def test_present_tells_of_keys_beyond_a_gap(rig: Rig) -> None:
     await rig.put(keys[9:])
     await rig.put(keys[:1])
     request = pb.MatchRequest(namespace_id=rig.namespace, keys=keys, with_present=True)
-    answer = await rig.client._link.call("Match", request)
+    answer = await rig.link.call("Match", request)
     assert (answer.blocks, answer.present) == (1, bytes([0b1, 0b10]))
 
 

@@ -1,13 +1,16 @@
 """The blocking client: the same answers as the async one, from any thread, and a clear end."""
 
+import inspect
 import os
 import signal
 import threading
+import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kvstore.client import FillItem, Status, SyncStoreClient
+from kvstore.client import FillItem, Status, StoreClient, SyncStoreClient
 from kvstore.core.errors import CallerError, UnavailableError
 from kvstore.core.keys import BlockKey, NamespaceId
 from tests.store_node import FINGERPRINT, NodeProcesses, random_keys, value_of
@@ -100,6 +103,42 @@ def test_close_ends_a_waiting_watch(address: str) -> None:
     client.close()
     watching.join(20)
     assert len(said) == 1 and "closed" in said[0]
+
+
+def test_a_watch_that_is_left_ends_on_the_node(nodes: NodeProcesses) -> None:
+    node = nodes.start(metrics_port=0).wait_ready()
+    url = f"http://{node.addresses['metrics_address']}/metrics"
+    ended = 'stockpot_node_call_seconds_count{call="Watch",transport="grpc"} 1.0'
+    with SyncStoreClient.connect(node.address, call_deadline_s=10) as client:
+        for response in client.watch():
+            assert response.is_reset
+            break
+        deadline = time.monotonic() + 20
+        while ended not in urllib.request.urlopen(url, timeout=10).read().decode():
+            assert time.monotonic() < deadline, "the node still serves the watch"
+            time.sleep(0.01)
+
+
+def test_keys_come_page_by_page(address: str) -> None:
+    keys = random_keys(5)
+    with SyncStoreClient.connect(address, call_deadline_s=10) as client:
+        namespace = client.open_namespace(FINGERPRINT).namespace_id
+        put(client, namespace, keys)
+        assert [listed.key for listed in client.list_keys(namespace, page_keys=2)] == sorted(keys)
+        page = client.run(lambda each: each.list_page(namespace, sorted(keys)[2], 1))
+        assert [listed.key for listed in page.keys] == sorted(keys)[3:4] and page.has_more
+
+
+def test_every_call_of_the_async_client_is_there() -> None:
+    def calls(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    assert calls(StoreClient) - {"list_page"} <= calls(SyncStoreClient)
+    for name in calls(StoreClient) & calls(SyncStoreClient) - {"path", "counts"}:
+        ours, theirs = (
+            list(inspect.signature(getattr(kind, name)).parameters) for kind in (SyncStoreClient, StoreClient)
+        )
+        assert ours == theirs, name
 
 
 def test_deadline_is_kept_by_a_node_that_hangs(nodes: NodeProcesses) -> None:
