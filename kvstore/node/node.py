@@ -116,8 +116,8 @@ class Node:
         settings, folder = self._settings, self._folder
         tier = DiskTier(folder, self._io, settings.segment_bytes, settings.disk_bytes_max, self.store.forget_disk)
         for namespace, raw in folder.index.namespaces().items():
-            shard_count = fingerprint_of(pb.Fingerprint.FromString(raw)).shard_count
-            self.store.open_namespace(namespace, shard_count, folder.index.epoch(namespace))
+            fingerprint = fingerprint_of(pb.Fingerprint.FromString(raw))
+            self.store.open_namespace(namespace, fingerprint, folder.index.epoch(namespace))
         for value in folder.values:
             self.store.restore(value.id, value.size, value.parent_key, value.checksum, value.place)
         log.info("disk_tier_open blocks=%d segments=%d", len(folder.values), len(folder.segments))

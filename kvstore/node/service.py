@@ -44,7 +44,7 @@ class Service:
         if namespace not in known:
             if len(known) >= _NAMESPACES_MAX:
                 raise LimitError(f"node has {_NAMESPACES_MAX} namespaces, its limit", retry_after_s=60)
-            self._store.open_namespace(namespace, fingerprint.shard_count)
+            self._store.open_namespace(namespace, fingerprint)
             if self._disk is not None:
                 await self._disk.tier.save_namespace(namespace, request.fingerprint.SerializeToString())
         return pb.OpenNamespaceResponse(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from kvstore.core.errors import NamespaceUnknownError
 from kvstore.core.keys import NamespaceId
+from kvstore.core.namespace import Fingerprint
 from kvstore.node.allocator import ExtentAllocator
 from kvstore.node.blocks import IN_MEMORY, Block, BlockId, DiskPlace, State
 from kvstore.node.events import EventLog
@@ -43,7 +44,7 @@ class Traffic:
 class Namespace:
     """An open namespace."""
 
-    shard_count: int
+    fingerprint: Fingerprint
     epoch: int
     blocks_asked: int = 0
     blocks_hit: int = 0
@@ -85,10 +86,10 @@ class BlockStore:
         """Extents of local fill leases that expired: their writers may still write. Freed on disconnect."""
         self.namespaces: dict[NamespaceId, Namespace] = {}
 
-    def open_namespace(self, namespace: NamespaceId, shard_count: int, epoch: int = 1) -> None:
-        """Make `namespace` known; repeating it is fine."""
-        opened = self.namespaces.setdefault(namespace, Namespace(shard_count, epoch))
-        assert opened.shard_count == shard_count
+    def open_namespace(self, namespace: NamespaceId, fingerprint: Fingerprint, epoch: int = 1) -> None:
+        """Make `namespace`, the id of `fingerprint`, known; repeating it is fine."""
+        opened = self.namespaces.setdefault(namespace, Namespace(fingerprint, epoch))
+        assert opened.fingerprint == fingerprint
 
     def namespace(self, namespace: NamespaceId) -> Namespace:
         """The open `namespace`. Raises: NamespaceUnknownError."""
@@ -99,7 +100,7 @@ class BlockStore:
 
     def shard_count(self, namespace: NamespaceId) -> int:
         """Shards of a key in `namespace`. Raises: NamespaceUnknownError."""
-        return self.namespace(namespace).shard_count
+        return self.namespace(namespace).fingerprint.shard_count
 
     def reserve(self, plans: Sequence[PutPlan], ttl_s: float, owner: Owner | None) -> Reservation:
         """Extents for those `plans` that are not stored yet, under one fill lease; evicts to make room.
@@ -324,7 +325,7 @@ class BlockStore:
         self.allocator.free(block.offset)
 
     def _shards_of(self, block: Block) -> list[Block] | None:
-        count = self.namespaces[block.id.namespace].shard_count
+        count = self.namespaces[block.id.namespace].fingerprint.shard_count
         found = [block if count == 1 else self.index.find(block.id._replace(shard=shard)) for shard in range(count)]
         shards = [shard for shard in found if shard is not None]
         return shards if len(shards) == count else None

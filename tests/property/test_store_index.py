@@ -9,6 +9,7 @@ from kvstore.node.blocks import IN_MEMORY, RESIDENT, Block, BlockId, DiskPlace, 
 from kvstore.node.leases import Lease, LeaseKind
 from kvstore.node.store import ARENA_ALIGNMENT, BlockStore, PutPlan
 from kvstore.wire import kvstore_pb2 as pb
+from tests.store_node import FINGERPRINT
 
 NAMESPACE = NamespaceId(b"n" * 32)
 ARENA_PAGES = 12
@@ -26,7 +27,7 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.store = BlockStore(ARENA_PAGES * ARENA_ALIGNMENT, lambda: self.now, 64)
-        self.store.open_namespace(NAMESPACE, 1)
+        self.store.open_namespace(NAMESPACE, FINGERPRINT)
         self.sealed: dict[BlockId, tuple[int, bytes]] = {}
         self.running: set[Lease] = set()
         self.promoting: list[Block] = []

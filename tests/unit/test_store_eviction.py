@@ -1,11 +1,14 @@
 """Who leaves the arena, and who does not."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvstore.core.keys import BlockKey, NamespaceId
 from kvstore.node.blocks import Block, BlockId, DiskPlace, State
 from kvstore.node.store import ARENA_ALIGNMENT, BlockStore, PutPlan
 from kvstore.wire import kvstore_pb2 as pb
+from tests.store_node import FINGERPRINT
 
 NAMESPACE = NamespaceId(b"n" * 32)
 PAGE = ARENA_ALIGNMENT
@@ -23,7 +26,7 @@ class Clock:
 
 def new_store(pages: int, clock: Clock | None = None) -> BlockStore:
     store = BlockStore(pages * PAGE, clock or Clock(), 100)
-    store.open_namespace(NAMESPACE, 1)
+    store.open_namespace(NAMESPACE, FINGERPRINT)
     return store
 
 
@@ -154,7 +157,7 @@ def test_a_pin_too_many_given_back_is_a_crash() -> None:
 
 def test_shards_of_a_key_are_told_and_matched_as_one() -> None:
     store = BlockStore(4 * PAGE, Clock(), 100)
-    store.open_namespace(NAMESPACE, 2)
+    store.open_namespace(NAMESPACE, replace(FINGERPRINT, shard_count=2))
     for shard in (0, 1):
         assert store.index.match(NAMESPACE, [block_id("a").key], 2).blocks == 0
         assert store.events.last_sequence == 0
