@@ -17,13 +17,12 @@ from typing import TypedDict
 
 import uvloop
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from kvstore.client import StoreClient
 from kvstore.core.keys import BlockKey, NamespaceId
 from kvstore.core.namespace import Fingerprint
-from kvstore.node.blocks import BlockId, DiskPlace
+from kvstore.node.blocks import BlockId, DiskPlace, StoredValue
 from kvstore.node.node import Node
 from kvstore.node.settings import NodeSettings
 
@@ -89,11 +88,13 @@ async def _measure() -> dict[int, dict[str, Times]]:
 
 def _fill(node: Node, namespace: NamespaceId, count: int) -> list[BlockKey]:
     keys = [BlockKey(os.urandom(32)) for _ in range(count)]
-    console = Console(stderr=True)
     parents = [BlockKey(b""), *keys[:-1]]
-    pairs = list(zip(keys, parents, strict=True))
-    for key, parent in track(pairs, f"{count:,} blocks", console=console, disable=not console.is_terminal):
-        node.store.restore(BlockId(namespace, key, 0), 4096, parent, bytes(16), DiskPlace(1, 0))
+    node.store.restore(
+        [
+            StoredValue(BlockId(namespace, key, 0), DiskPlace(1, 0), 4096, bytes(16), parent)
+            for key, parent in zip(keys, parents, strict=True)
+        ]
+    )
     return keys
 
 

@@ -23,10 +23,21 @@ class BlockId(NamedTuple):
 
 
 class DiskPlace(NamedTuple):
-    """Where a value lies on disk: segment number, and bytes from that file's start."""
+    """Where a value lies on disk: segment number, bytes from that file's start, and which of the node's devices."""
 
     segment: int
     offset: int
+    device: int = 0
+
+
+class StoredValue(NamedTuple):
+    """What the index on disk knows of one value."""
+
+    id: BlockId
+    place: DiskPlace
+    size: int
+    checksum: bytes
+    parent_key: bytes
 
 
 class State(enum.Enum):

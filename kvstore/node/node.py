@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry
 
 from kvstore.core.errors import ConfigError
 from kvstore.node.arena import Arena
-from kvstore.node.checking import fingerprint_of
 from kvstore.node.disk import DiskTier
 from kvstore.node.disk_folder import open_data_folder
 from kvstore.node.disk_io import DiskIO, SystemDiskIO
+from kvstore.node.disk_opening import restore_folders
 from kvstore.node.grpc_server import GrpcServer
 from kvstore.node.local import LocalServer
 from kvstore.node.managing import Management
@@ -27,7 +27,6 @@ from kvstore.node.service import Service
 from kvstore.node.settings import NodeSettings, check_settings, limits_of
 from kvstore.node.store import BlockStore
 from kvstore.node.tiering import Demoter, DiskParts, Promoter
-from kvstore.wire import kvstore_pb2 as pb
 
 _EXPIRY_PERIOD_S = 0.25
 
@@ -114,13 +113,8 @@ class Node:
         if self._folder is None:
             return None
         settings, folder = self._settings, self._folder
+        restore_folders([folder], self.store)
         tier = DiskTier(folder, self._io, settings.segment_bytes, settings.disk_bytes_max, self.store.forget_disk)
-        for namespace, raw in folder.index.namespaces().items():
-            fingerprint = fingerprint_of(pb.Fingerprint.FromString(raw))
-            self.store.open_namespace(namespace, fingerprint, folder.index.epoch(namespace))
-        for value in folder.values:
-            self.store.restore(value.id, value.size, value.parent_key, value.checksum, value.place)
-        log.info("disk_tier_open blocks=%d segments=%d", len(folder.values), len(folder.segments))
         demoter = Demoter(self.store, self.arena, tier, settings.demote_queue_blocks)
         return DiskParts(tier, demoter, Promoter(self.store, self.arena, tier, tasks))
 

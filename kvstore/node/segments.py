@@ -23,8 +23,8 @@ class Segment:
     """Bytes from the start that are given out."""
     in_use: int = 0
     """Reads and writes in flight; such a segment is not reclaimed."""
-    values: dict[BlockId, int] = field(default_factory=dict)
-    """Block to its size on disk, padded."""
+    values: dict[int, BlockId] = field(default_factory=dict)
+    """What lies where: bytes from the file's start to block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,58 +39,64 @@ class Placement:
 
 
 class SegmentTable:
-    """All segments of a node, oldest first, within `bytes_max`."""
+    """All segments of one device, oldest first, within `bytes_max`."""
 
-    def __init__(self, segments: Iterable[Segment], segment_bytes: int, bytes_max: int) -> None:
+    def __init__(self, device: int, segments: Iterable[Segment], segment_bytes: int, bytes_max: int) -> None:
+        self.device = device
         self.segments = {segment.number: segment for segment in sorted(segments, key=lambda each: each.number)}
         self.segment_bytes = segment_bytes
         self.bytes_max = bytes_max
+        self._active = next(reversed(self.segments.values()), None)
+
+    @property
+    def has_room_for_segment(self) -> bool:
+        """Whether the next segment will be a new file, not an old one's."""
+        return sum(segment.bytes for segment in self.segments.values()) + self.segment_bytes <= self.bytes_max
 
     @property
     def bytes_free(self) -> int:
         """Bytes that can be written before a segment must be reclaimed."""
         files = sum(segment.bytes for segment in self.segments.values())
         new = max(0, self.bytes_max - files) // self.segment_bytes * self.segment_bytes
-        active = self._active()
+        active = self._active
         return new + (active.bytes - active.tail if active else 0)
 
     def place(self, block_id: BlockId, padded_size: int) -> Placement | None:
         """Room for a value; None when it is larger than a segment or every old segment is in use."""
-        active = self._active()
+        active = self._active
         if active is not None and active.tail + padded_size <= active.bytes:
             return Placement(self._append(active, block_id, padded_size))
-        number = max(self.segments, default=0) + 1
-        files = sum(segment.bytes for segment in self.segments.values())
-        if files + self.segment_bytes <= self.bytes_max:
+        number = active.number + 1 if active is not None else 1
+        if self.has_room_for_segment:
             if padded_size > self.segment_bytes:
                 return None
-            fresh = self.segments[number] = Segment(number, self.segment_bytes)
-            return Placement(self._append(fresh, block_id, padded_size), is_new=True)
+            return Placement(self._begin(Segment(number, self.segment_bytes), block_id, padded_size), is_new=True)
         for old in list(self.segments.values())[:-1]:
             if old.in_use == 0 and old.bytes >= padded_size:
                 del self.segments[old.number]
-                again = self.segments[number] = Segment(number, old.bytes)
-                return Placement(self._append(again, block_id, padded_size), reclaimed=old)
+                return Placement(self._begin(Segment(number, old.bytes), block_id, padded_size), reclaimed=old)
         return None
 
-    def forget(self, block_id: BlockId, place: DiskPlace) -> None:
-        """A value is no longer wanted; its bytes come back with its whole segment."""
+    def forget(self, place: DiskPlace) -> None:
+        """The value at `place` is no longer wanted; its bytes come back with its whole segment."""
         if (segment := self.segments.get(place.segment)) is not None:
-            segment.values.pop(block_id, None)
+            segment.values.pop(place.offset, None)
 
     def check_invariants(self) -> None:
         """Values fit their segments, segments fit the budget, numbers ascend."""
         assert sum(segment.bytes for segment in self.segments.values()) <= self.bytes_max
         assert list(self.segments) == sorted(self.segments)
+        assert self._active is next(reversed(self.segments.values()), None)
         for segment in self.segments.values():
-            assert sum(segment.values.values()) <= segment.tail <= segment.bytes and segment.in_use >= 0
+            assert max(segment.values, default=-1) < segment.tail <= segment.bytes or not segment.tail
+            assert segment.in_use >= 0
 
-    def _active(self) -> Segment | None:
-        return self.segments[max(self.segments)] if self.segments else None
+    def _begin(self, fresh: Segment, block_id: BlockId, padded_size: int) -> DiskPlace:
+        self.segments[fresh.number] = self._active = fresh
+        return self._append(fresh, block_id, padded_size)
 
-    @staticmethod
-    def _append(segment: Segment, block_id: BlockId, padded_size: int) -> DiskPlace:
-        place = DiskPlace(segment.number, segment.tail)
+    def _append(self, segment: Segment, block_id: BlockId, padded_size: int) -> DiskPlace:
+        place = DiskPlace(segment.number, segment.tail, self.device)
+        segment.values[segment.tail] = block_id
         segment.tail += padded_size
-        segment.values[block_id] = padded_size
         return place

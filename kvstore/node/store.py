@@ -12,7 +12,7 @@ from kvstore.core.errors import NamespaceUnknownError
 from kvstore.core.keys import NamespaceId
 from kvstore.core.namespace import Fingerprint
 from kvstore.node.allocator import ExtentAllocator
-from kvstore.node.blocks import IN_MEMORY, Block, BlockId, DiskPlace, State
+from kvstore.node.blocks import IN_MEMORY, Block, BlockId, DiskPlace, State, StoredValue
 from kvstore.node.events import EventLog
 from kvstore.node.index import BlockIndex
 from kvstore.node.leases import Lease, LeaseKind, LeaseTable, Owner
@@ -262,9 +262,9 @@ class BlockStore:
             if block.state is State.GONE:
                 self._tell_removed(block, was_complete)
 
-    def restore(self, block_id: BlockId, size: int, parent_key: bytes, checksum: bytes, place: DiskPlace) -> None:
-        """Publish a block that a former run left on disk; before any client connects, so untold."""
-        self.index.restore(block_id, size, parent_key, checksum, place)
+    def restore(self, values: Sequence[StoredValue]) -> None:
+        """Publish blocks that a former run left on disk; before any client connects, so untold."""
+        self.index.restore(values)
 
     def end_promotion(self, block: Block, outcome: State) -> None:
         """A promotion ended as BOTH, DISK or GONE (see the index); nothing happens if it was removed meanwhile."""

@@ -59,9 +59,9 @@ class FailingDisk(SystemDiskIO):
         self._maybe_fail("sync")
         super().sync(fd)
 
-    def read(self, fd: int, buffer: memoryview, offset: int) -> None:
+    def read(self, fd: int, buffers: Sequence[memoryview], offset: int) -> None:
         self._maybe_fail("read")
-        super().read(fd, buffer, offset)
+        super().read(fd, buffers, offset)
 
     def rename(self, old: Path, new: Path) -> None:
         self._maybe_fail("rename")

@@ -79,18 +79,18 @@ async def test_events_are_numbered_and_bounded() -> None:
 
 
 def test_segments_fill_then_the_oldest_is_reclaimed() -> None:
-    table = SegmentTable([], segment_bytes=100, bytes_max=250)
+    table = SegmentTable(0, [], segment_bytes=100, bytes_max=250)
     places = [table.place(block_id(number), 60) for number in range(3)]
-    assert [placed and (placed.place, placed.is_new) for placed in places[:2]] == [((1, 0), True), ((2, 0), True)]
+    assert [placed and (placed.place, placed.is_new) for placed in places[:2]] == [((1, 0, 0), True), ((2, 0, 0), True)]
     assert places[2] is not None
-    assert places[2].place == (3, 0)
+    assert places[2].place == (3, 0, 0)
     assert places[2].reclaimed is not None
-    assert list(places[2].reclaimed.values) == [block_id(0)]
+    assert list(places[2].reclaimed.values.values()) == [block_id(0)]
     table.check_invariants()
 
 
 def test_a_segment_in_use_is_not_reclaimed() -> None:
-    table = SegmentTable([Segment(1, 100, 100), Segment(2, 100, 100), Segment(3, 100, 100)], 100, 300)
+    table = SegmentTable(0, [Segment(1, 100, 100), Segment(2, 100, 100), Segment(3, 100, 100)], 100, 300)
     table.segments[1].in_use = 1
     placed = table.place(block_id(1), 50)
     assert placed is not None
