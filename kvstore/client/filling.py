@@ -75,7 +75,12 @@ class FillPlan:
     def begin(self) -> pb.PutBegin:
         """The plan on the wire."""
         items = [
-            pb.PutItem(block=pb.BlockId(key=item.key, shard=self.shard), size=item.size, parent_key=item.parent or b"")
+            pb.PutItem(
+                block=pb.BlockId(key=item.key, shard=self.shard),
+                size=item.size,
+                parent_key=item.parent or b"",
+                token_ids=item.token_ids,
+            )
             for item in self.items
         ]
         return pb.PutBegin(namespace_id=self.namespace_id, items=items)

@@ -51,6 +51,8 @@ class FillItem(NamedTuple):
     """Bytes of the value."""
     parent: BlockKey | None = None
     """Key of the block before it in its chain; None for the first."""
+    token_ids: Sequence[int] = ()
+    """The block's tokens, as many as the namespace's `block_tokens`, for routers that watch; may be left out."""
 
 
 @dataclass(slots=True)

@@ -82,7 +82,7 @@ ON_DISK = frozenset({State.BOTH, State.DISK, State.PROMOTING})
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """One value. Mutated by the index only."""
+    """One value. Mutated by the index only, but for `token_ids`, which the store sets when it reserves."""
 
     id: BlockId
     size: int
@@ -98,6 +98,8 @@ class Block:
     """The namespace's when it was reserved: a fill that an epoch ends stores nothing."""
     leases: int = 0
     """Read leases, pins and the node's own uses (demotion, promotion)."""
+    token_ids: bytes = b""
+    """The block's tokens as its writer told them, u32 each in this machine's order; empty when it did not."""
     last_use: int = 0
     """Tick of the index; larger is later."""
     parent: "Block | None" = None

@@ -1,5 +1,6 @@
 """What callers may ask: every request is checked here before it reaches the store."""
 
+from array import array
 from collections.abc import Sequence
 
 from kvstore.core.errors import CallerError
@@ -47,7 +48,9 @@ def block_ids(namespace: NamespaceId, blocks: Sequence[pb.BlockId], shard_count:
     return [_block_id(namespace, block, shard_count) for block in blocks]
 
 
-def put_plans(namespace: NamespaceId, items: Sequence[pb.PutItem], shard_count: int, limits: Limits) -> list[PutPlan]:
+def put_plans(
+    namespace: NamespaceId, items: Sequence[pb.PutItem], fingerprint: Fingerprint, limits: Limits
+) -> list[PutPlan]:
     """What a writer offers. Raises: CallerError."""
     check_count(len(items), limits)
     plans = []
@@ -56,7 +59,12 @@ def put_plans(namespace: NamespaceId, items: Sequence[pb.PutItem], shard_count: 
             raise CallerError(f"value has {item.size} bytes, expected 1 to {limits.value_bytes_max} (value_bytes_max)")
         if item.parent_key:
             _check_key(item.parent_key)
-        plans.append(PutPlan(_block_id(namespace, item.block, shard_count), item.size, item.parent_key))
+        if (n_tokens := len(item.token_ids)) not in (0, fingerprint.block_tokens):
+            raise CallerError(
+                f"item has {n_tokens} token_ids, expected {fingerprint.block_tokens} (block_tokens) or none"
+            )
+        block_id = _block_id(namespace, item.block, fingerprint.shard_count)
+        plans.append(PutPlan(block_id, item.size, item.parent_key, array("I", item.token_ids).tobytes()))
     return plans
 
 

@@ -201,8 +201,8 @@ class Service:
     def put_begin(self, request: pb.PutBegin, owner: Owner | None) -> pb.PutBegun:
         """See the proto. The reservation ends with `owner`, if any."""
         namespace = NamespaceId(request.namespace_id)
-        shard_count = self._store.shard_count(namespace)
-        plans = checking.put_plans(namespace, request.items, shard_count, self._limits)
+        fingerprint = self._store.namespace(namespace).fingerprint
+        plans = checking.put_plans(namespace, request.items, fingerprint, self._limits)
         self._store.end_expired()
         reservation = self._store.reserve(plans, checking.ttl_s(request.ttl_ms, self._limits), owner)
         begun = pb.PutBegun(lease_id=reservation.lease.id if reservation.lease else 0)

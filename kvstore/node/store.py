@@ -57,6 +57,8 @@ class PutPlan:
     id: BlockId
     size: int
     parent_key: bytes
+    token_ids: bytes = b""
+    """See `Block`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class BlockStore:
                 if offset is not None:
                     epoch = self.namespace(plan.id.namespace).epoch
                     block = self.index.reserve(plan.id, plan.size, plan.parent_key, offset, epoch)
+                    block.token_ids = plan.token_ids
                 else:
                     is_over = self._is_over_quota(plan.size, plan.id.namespace)
                     status = pb.STATUS_OVER_QUOTA if is_over else pb.STATUS_BUSY
@@ -292,6 +295,7 @@ class BlockStore:
             parent_key=block.parent_key,
             tier=tier,
             size=size,
+            token_ids=memoryview(block.token_ids).cast("I"),
         )
 
     def check_invariants(self) -> None:

@@ -213,14 +213,16 @@ class GetResponse(_message.Message):
     def __init__(self, index: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., size: _Optional[int] = ..., offset: _Optional[int] = ..., checksum: _Optional[bytes] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class PutItem(_message.Message):
-    __slots__ = ("block", "size", "parent_key")
+    __slots__ = ("block", "size", "parent_key", "token_ids")
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     PARENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     block: BlockId
     size: int
     parent_key: bytes
-    def __init__(self, block: _Optional[_Union[BlockId, _Mapping]] = ..., size: _Optional[int] = ..., parent_key: _Optional[bytes] = ...) -> None: ...
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, block: _Optional[_Union[BlockId, _Mapping]] = ..., size: _Optional[int] = ..., parent_key: _Optional[bytes] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PutBegin(_message.Message):
     __slots__ = ("namespace_id", "items", "ttl_ms")
@@ -507,7 +509,7 @@ class WatchRequest(_message.Message):
     def __init__(self, namespace_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class BlockEvent(_message.Message):
-    __slots__ = ("kind", "namespace_id", "key", "parent_key", "tier", "size")
+    __slots__ = ("kind", "namespace_id", "key", "parent_key", "tier", "size", "token_ids")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[BlockEvent.Kind]
@@ -524,13 +526,15 @@ class BlockEvent(_message.Message):
     PARENT_KEY_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     kind: BlockEvent.Kind
     namespace_id: bytes
     key: bytes
     parent_key: bytes
     tier: Tier
     size: int
-    def __init__(self, kind: _Optional[_Union[BlockEvent.Kind, str]] = ..., namespace_id: _Optional[bytes] = ..., key: _Optional[bytes] = ..., parent_key: _Optional[bytes] = ..., tier: _Optional[_Union[Tier, str]] = ..., size: _Optional[int] = ...) -> None: ...
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kind: _Optional[_Union[BlockEvent.Kind, str]] = ..., namespace_id: _Optional[bytes] = ..., key: _Optional[bytes] = ..., parent_key: _Optional[bytes] = ..., tier: _Optional[_Union[Tier, str]] = ..., size: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WatchResponse(_message.Message):
     __slots__ = ("incarnation", "sequence", "is_reset", "is_snapshot_end", "events")

@@ -208,6 +208,22 @@ async def test_a_leased_match_stays(rig: Rig) -> None:
     assert (await rig.client.stats()).leases == 0
 
 
+async def test_watchers_are_told_the_tokens_that_the_writer_told(rig: Rig) -> None:
+    with_tokens, without = random_keys(2)
+    tokens = [2**32 - 1, *range(FINGERPRINT.block_tokens - 1)]
+    items = [FillItem(with_tokens, 5000, None, tokens), FillItem(without, 5000, with_tokens)]
+    async with rig.client.fill(rig.namespace, items) as fill:
+        await fill.commit()
+    async with asyncio.timeout(20):
+        async for response in rig.client.watch(rig.namespace):
+            told = {event.key: list(event.token_ids) for event in response.events}
+            assert told == {with_tokens: tokens, without: []}
+            break
+    with pytest.raises(CallerError, match="expected 32"):
+        async with rig.client.fill(rig.namespace, [FillItem(without, 5000, None, tokens[:5])]):
+            pass
+
+
 async def test_a_probe_takes_nothing(rig: Rig) -> None:
     keys = random_keys(2)
     await rig.put(keys)
