@@ -15,6 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from kvstore.node.allocator import Fragmentation
 from kvstore.wire import kvstore_pb2 as pb
 
 _CALL_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -34,6 +35,12 @@ _TIERS = (
     ("bytes_max", "Bytes that the tier may use."),
     ("bytes_free_largest", "Bytes of the largest value that fits without evicting."),
     ("is_on", "1 while the tier is written to."),
+)
+_FRAGMENTATION = (
+    ("external", "fragmentation", "0: free memory is in one piece; towards 1: in crumbs."),
+    ("bytes_free", "free_bytes", "Bytes of the arena that no extent has."),
+    ("extents_used", "extents_used", "Extents in use."),
+    ("extents_free", "extents_free", "Free extents; neighbours are one."),
 )
 _REQUEST_TIMEOUT_S = 5.0
 
@@ -71,7 +78,7 @@ class CallTimer:
 class NodeCollector(Collector):
     """The node's own counts as metrics."""
 
-    def __init__(self, stats: Callable[[], pb.StatsResponse], fragmentation: Callable[[], float]) -> None:
+    def __init__(self, stats: Callable[[], pb.StatsResponse], fragmentation: Callable[[], Fragmentation]) -> None:
         self._stats = stats
         self._fragmentation = fragmentation
 
@@ -89,9 +96,9 @@ class NodeCollector(Collector):
         yield GaugeMetricFamily(
             "stockpot_node_blocks_to_demote", "Blocks waiting for the disk.", value=stats.blocks_to_demote
         )
-        yield GaugeMetricFamily(
-            "stockpot_node_arena_fragmentation", "0: free memory is in one piece.", value=self._fragmentation()
-        )
+        fragmentation = self._fragmentation()
+        for attribute, name, text in _FRAGMENTATION:
+            yield GaugeMetricFamily(f"stockpot_node_arena_{name}", text, value=getattr(fragmentation, attribute))
         arena = GaugeMetricFamily("stockpot_node_arena_pages", "Kind of pages of the arena.", labels=["pages"])
         arena.add_metric([stats.arena_pages], 1)
         yield arena

@@ -10,10 +10,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from kvstore.core.errors import ConfigError
-from kvstore.node.arena import Arena
+from kvstore.node.arena import Arena, ArenaOptions
 from kvstore.node.disk import DiskTier
 from kvstore.node.disk_folder import open_data_folder
 from kvstore.node.disk_io import DiskIO, SystemDiskIO
@@ -47,15 +48,17 @@ class Node:
 
     def __init__(self, settings: NodeSettings, io: DiskIO | None = None) -> None:
         check_settings(settings)
-        self._settings = settings
         self._io = io or SystemDiskIO()
         # The folder first: what is wrong with it shows before memory is taken.
         self._folder = (
             open_data_folder(Path(settings.data_dir), settings.disk_bytes_max, self._io) if settings.data_dir else None
         )
-        self.arena = Arena(settings.arena_bytes, require_hugepages=settings.require_hugepages)
+        options = ArenaOptions(settings.arena_pages, settings.require_hugepages, str(settings.numa_node))
+        self.arena = Arena(settings.arena_bytes, options)
+        # What whole pages left of the budget is what limits are reckoned from.
+        self._settings = msgspec.structs.replace(settings, arena_bytes=self.arena.bytes)
         self.store = BlockStore(
-            settings.arena_bytes, time.monotonic, settings.event_log_events, settings.namespace_bytes_max
+            self.arena.bytes, time.monotonic, settings.event_log_events, settings.namespace_bytes_max
         )
 
     async def run(self, started: "asyncio.Future[Addresses]", stop: asyncio.Event) -> None:

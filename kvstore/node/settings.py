@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from kvstore.core import config
 from kvstore.core.errors import ConfigError
+from kvstore.node.pages import Pages
 from kvstore.wire_codec import MESSAGE_BYTES_MAX
 
 _UNIX_PATH_BYTES_MAX = 107  # sun_path of sockaddr_un, less its terminator
@@ -21,7 +22,14 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     listen: Annotated[str, Meta(description="address of the gRPC server; port 0 picks a free one")] = "127.0.0.1:0"
     arena_bytes: Annotated[int, Meta(ge=4096, description="memory for values, taken at start")] = 1 << 30
     namespace_bytes_max: Annotated[int, Meta(ge=0, description="most memory for one namespace; 0: all of it")] = 0
+    arena_pages: Annotated[Pages, Meta(description="1g, 2m or normal: only these pages; auto: the best there are")] = (
+        "auto"
+    )
     require_hugepages: Annotated[bool, Meta(description="refuse to start without huge pages")] = False
+    numa_node: Annotated[
+        int | str,
+        Meta(description="where the arena lies: a NUMA node, a list such as 0,1 (in turn), interleave, or none"),
+    ] = "none"
     data_dir: Annotated[str | None, Meta(description="folder of the disk tier; none: memory only")] = None
     disk_bytes_max: Annotated[int, Meta(ge=8192, description="disk space for values")] = 16 << 30
     segment_bytes: Annotated[int, Meta(ge=4096, description="size of one segment file")] = 256 << 20
@@ -86,6 +94,8 @@ def check_settings(settings: NodeSettings) -> None:
         raise ConfigError(f"items_max is {settings.items_max}, more than fits one message of {MESSAGE_BYTES_MAX} bytes")
     if settings.local_socket is not None and len(settings.local_socket.encode()) > _UNIX_PATH_BYTES_MAX:
         raise ConfigError(f"local_socket is longer than the {_UNIX_PATH_BYTES_MAX} bytes that a unix socket may have")
+    if settings.require_hugepages and settings.arena_pages == "normal":
+        raise ConfigError("require_hugepages is set, but arena_pages is normal: choose auto, 1g or 2m")
     if settings.data_dir is not None:
         _check_disk(settings)
 

@@ -156,7 +156,9 @@ def test_a_data_folder_of_an_unknown_format(nodes: NodeProcesses) -> None:
     [
         ({"arena_bytes": 1 << 50}, "choose a smaller arena"),
         ({"arena_bytes": "much"}, "bad setting"),
-        ({"arena_bytes": 5000}, "multiple of 4096"),
+        ({"arena_pages": "large"}, "bad setting"),
+        ({"arena_pages": "normal", "require_hugepages": True}, "choose auto, 1g or 2m"),
+        ({"numa_node": 1023}, "nodes with memory here: "),
         ({"listen": "nowhere"}, "expected HOST:PORT"),
         ({"data_dir": "/dev/null"}, "not a folder"),
         ({"data_dir": "/proc/nowhere"}, "cannot be written"),

@@ -50,7 +50,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.allocator.check_invariants()
         assert self.allocator.bytes_free_largest == self.longest_free_run() * UNIT
         assert self.allocator.bytes_used == sum(owner is not None for owner in self.owners) * UNIT
-        assert 0 <= self.allocator.fragmentation < 1
+        assert 0 <= self.allocator.fragmentation.external < 1
 
 
 TestAllocator = AllocatorMachine.TestCase
