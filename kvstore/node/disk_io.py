@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -22,7 +23,7 @@ class DiskIO(Protocol):
     """What the disk tier asks of the system. Every call may raise OSError."""
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder and those above it; nothing happens if it is there."""
+        """Make a folder and those above it, durably; nothing happens if it is there."""
 
     def lock(self, path: Path) -> int:
         """Open, or create, the file and lock it for this process; returns its descriptor.
@@ -60,78 +61,134 @@ class DiskIO(Protocol):
         """Commit a transaction of the index, durably. May raise lmdb.Error."""
 
 
-class SystemDiskIO:
-    """The real calls: O_DIRECT where the file system allows it, buffered elsewhere."""
+class SystemCalls:
+    """The system's calls that `SystemDiskIO` makes, as they are: a test fails, cuts short or records any of them."""
 
-    def make_folder(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+    def mkdir(self, path: Path) -> None:
+        path.mkdir()
 
-    def lock(self, path: Path) -> int:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(fd)
-            raise
-        return fd
+    def open(self, path: Path, flags: int) -> int:
+        return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
-    def list_files(self, folder: Path) -> list[tuple[str, int]]:
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def flock(self, fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def scandir(self, folder: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
-            return [(entry.name, entry.stat().st_size) for entry in entries if entry.is_file()]
+            return list(entries)
+
+    def fallocate(self, fd: int, size: int) -> None:
+        os.posix_fallocate(fd, 0, size)
+
+    def pwritev(self, fd: int, buffers: Sequence[memoryview], offset: int) -> int:
+        return os.pwritev(fd, buffers, offset)
+
+    def preadv(self, fd: int, buffers: Sequence[memoryview], offset: int) -> int:
+        return os.preadv(fd, buffers, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.rename(new)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
 
     def open_index(self, folder: Path, map_bytes: int) -> "lmdb.Environment":
         # The lock file of LMDB is for several processes; the node's own lock keeps those out.
         return lmdb.open(str(folder), map_size=map_bytes, max_dbs=3, lock=False)
 
+    def commit(self, transaction: "lmdb.Transaction") -> None:
+        transaction.commit()
+
+
+class SystemDiskIO:
+    """Real files: O_DIRECT where the file system allows it, buffered elsewhere."""
+
+    def __init__(self, calls: SystemCalls | None = None) -> None:
+        self._calls = calls or SystemCalls()
+
+    def make_folder(self, path: Path) -> None:
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            with suppress(FileExistsError):  # another process was faster
+                self._calls.mkdir(folder)
+            self._sync_folder(folder.parent)
+
+    def lock(self, path: Path) -> int:
+        fd = self._calls.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            self._calls.flock(fd)
+        except OSError:
+            self._calls.close(fd)
+            raise
+        return fd
+
+    def list_files(self, folder: Path) -> list[tuple[str, int]]:
+        return [(entry.name, entry.stat().st_size) for entry in self._calls.scandir(folder) if entry.is_file()]
+
+    def open_index(self, folder: Path, map_bytes: int) -> "lmdb.Environment":
+        index = self._calls.open_index(folder, map_bytes)
+        self._sync_folder(folder)  # LMDB makes its file, but not the file's name, durable
+        return index
+
     def open_segment(self, path: Path, size: int) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT
         is_new = not path.exists()
         try:
-            fd = os.open(path, flags | os.O_DIRECT, 0o600)
+            fd = self._calls.open(path, flags | os.O_DIRECT)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            fd = os.open(path, flags, 0o600)
+            fd = self._calls.open(path, flags)
         try:
             if is_new:
-                os.posix_fallocate(fd, 0, size)
-                _sync_folder(path.parent)
+                self._calls.fallocate(fd, size)
+                self._sync_folder(path.parent)
         except OSError:
-            os.close(fd)
-            path.unlink()
+            with suppress(OSError):  # the first failure is the one to tell
+                self._calls.unlink(path)
+            self._calls.close(fd)
             raise
         return fd
 
     def write(self, fd: int, buffers: Sequence[memoryview], offset: int) -> None:
         wanted = sum(len(buffer) for buffer in buffers)
-        if (written := os.pwritev(fd, buffers, offset)) != wanted:
+        if (written := self._calls.pwritev(fd, buffers, offset)) != wanted:
             raise OSError(errno.EIO, f"short write: {written} of {wanted} bytes")
 
     def sync(self, fd: int) -> None:
-        os.fdatasync(fd)
+        self._calls.fdatasync(fd)
 
     def read(self, fd: int, buffers: Sequence[memoryview], offset: int) -> None:
         wanted = sum(len(buffer) for buffer in buffers)
-        if (n_read := os.preadv(fd, buffers, offset)) != wanted:
+        if (n_read := self._calls.preadv(fd, buffers, offset)) != wanted:
             raise OSError(errno.EIO, f"short read: {n_read} of {wanted} bytes")
 
     def rename(self, old: Path, new: Path) -> None:
-        os.rename(old, new)
-        _sync_folder(new.parent)
+        self._calls.rename(old, new)
+        self._sync_folder(new.parent)
 
     def remove(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            self._calls.unlink(path)
 
     def close(self, fd: int) -> None:
-        os.close(fd)
+        self._calls.close(fd)
 
     def commit(self, transaction: "lmdb.Transaction") -> None:
-        transaction.commit()
+        self._calls.commit(transaction)
 
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    def _sync_folder(self, folder: Path) -> None:
+        fd = self._calls.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._calls.fsync(fd)
+        finally:
+            self._calls.close(fd)

@@ -34,6 +34,7 @@ class FailingDisk(SystemDiskIO):
     """The real disk, but one kind of call fails from its `after`th time on, `times` times."""
 
     def __init__(self, call: str = "", number: int = errno.EIO, after: int = 0, times: int = 1 << 30) -> None:
+        super().__init__()
         self.call = call
         self.number = number
         self.after = after
