@@ -45,10 +45,11 @@ async def _run(settings: NodeSettings) -> None:
 
 def _tell_ready(settings: NodeSettings, node: Node, addresses: Addresses) -> None:
     log.info(
-        "node_ready address=%s local_socket=%s metrics_address=%s arena_pages=%s",
+        "node_ready address=%s local_socket=%s metrics_address=%s events=%s arena_pages=%s",
         addresses.grpc,
         addresses.local_socket,
         addresses.metrics,
+        addresses.events,
         node.arena.pages,
     )
     write_ready_file(
@@ -56,6 +57,8 @@ def _tell_ready(settings: NodeSettings, node: Node, addresses: Addresses) -> Non
         address=addresses.grpc,
         local_socket=addresses.local_socket,
         metrics_address=addresses.metrics,
+        events=addresses.events,
+        events_replay=addresses.events_replay,
     )
 
 

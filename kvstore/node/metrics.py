@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -73,6 +73,18 @@ class CallTimer:
         if seconds is None:  # looking a label up costs more than recording
             seconds = self._by_call[transport, call] = self._seconds.labels(transport, call)
         seconds.observe(time.perf_counter() - start_s)
+
+
+class KvEventCounts:
+    """What the publisher of KV events sent."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.batches = Counter("stockpot_node_kv_event_batches", "Batches of KV events published.", registry=registry)
+        self.batches_dropped = Counter(
+            "stockpot_node_kv_event_batches_dropped",
+            "Batches that at least one subscriber missed because it does not keep up.",
+            registry=registry,
+        )
 
 
 class NodeCollector(Collector):

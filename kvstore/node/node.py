@@ -22,10 +22,10 @@ from kvstore.node.disk_opening import restore_folders
 from kvstore.node.grpc_server import GrpcServer
 from kvstore.node.local import LocalServer
 from kvstore.node.managing import Management
-from kvstore.node.metrics import CallTimer, NodeCollector, serve_metrics
+from kvstore.node.metrics import CallTimer, KvEventCounts, NodeCollector, serve_metrics
 from kvstore.node.observing import Observer
 from kvstore.node.service import Service
-from kvstore.node.settings import NodeSettings, check_settings, limits_of
+from kvstore.node.settings import NodeSettings, check_settings, limits_of, publishes_events
 from kvstore.node.store import BlockStore
 from kvstore.node.tiering import Demoter, DiskParts, Promoter
 
@@ -41,6 +41,8 @@ class Addresses:
     grpc: str
     local_socket: str
     metrics: str
+    events: str = ""
+    events_replay: str = ""
 
 
 class Node:
@@ -94,11 +96,12 @@ class Node:
                 await local.start(Path(socket_path))
                 running.push_async_callback(local.stop, Path(socket_path))
             metrics_address = await self._serve_metrics(registry, running)
+            published_at = await self._publish_events(observer, registry, running)
             management = Management(self.store, limits_of(settings), disk)
             server = GrpcServer(service, management, observer, timer)
             running.push_async_callback(server.stop, settings.stop_deadline_ms / 1000)
             address = await server.start(settings.listen)
-            started.set_result(Addresses(address, socket_path, metrics_address))
+            started.set_result(Addresses(address, socket_path, metrics_address, *published_at))
             await stop.wait()
 
     async def _serve_metrics(self, registry: CollectorRegistry, running: AsyncExitStack) -> str:
@@ -111,6 +114,22 @@ class Node:
             raise ConfigError(f"metrics_port {self._settings.metrics_port} cannot be used: {error.strerror}") from error
         running.callback(server.close)
         return f"{host}:{server.sockets[0].getsockname()[1]}"
+
+    async def _publish_events(
+        self, observer: Observer, registry: CollectorRegistry, running: AsyncExitStack
+    ) -> tuple[str, str]:
+        """Addresses of the events and of their replay."""
+        if not publishes_events(self._settings):
+            return "", ""
+        try:
+            from kvstore.node.zmq_publisher import KvEventPublisher, publishing
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"KV events need the package pyzmq, which is not installed ({error}): "
+                "pip install 'stockpot[events]', or unset zmq_listen and zmq_connect"
+            ) from error
+        publisher = KvEventPublisher(self._settings, observer, self.store, KvEventCounts(registry))
+        return await running.enter_async_context(publishing(publisher))
 
     def _open_disk(self, tasks: asyncio.TaskGroup) -> DiskParts | None:
         if self._folder is None:

@@ -2,7 +2,7 @@
 
 import heapq
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 
 from kvstore.core.keys import NamespaceId
 from kvstore.node.arena import Arena
@@ -49,7 +49,7 @@ class Observer:
             blocks_removed=traffic.blocks_removed,
         )
 
-    async def watch(self, request: pb.WatchRequest) -> AsyncIterator[pb.WatchResponse]:
+    async def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.WatchResponse]:
         """A snapshot, unless the cursor can be resumed, then changes without end."""
         events = self._store.events
         sequence = request.sequence
@@ -57,7 +57,7 @@ class Observer:
         while True:
             if not is_resumed:
                 sequence = events.last_sequence
-                for message in self._snapshot(NamespaceId(request.namespace_id), sequence):
+                for message in self.snapshot(NamespaceId(request.namespace_id), sequence):
                     yield message
             while events.is_known(sequence):
                 await events.wait_after(sequence)
@@ -69,8 +69,10 @@ class Observer:
                 yield pb.WatchResponse(incarnation=self.incarnation, sequence=sequence, events=wanted)
             is_resumed = False  # the watcher was too slow for the log: begin again
 
-    def _snapshot(self, namespace: NamespaceId, sequence: int) -> Iterator[pb.WatchResponse]:
-        """Blocks as they were when it began; what leaves meanwhile is told by the events that follow."""
+    def snapshot(self, namespace: NamespaceId, sequence: int) -> Iterator[pb.WatchResponse]:
+        """Blocks of `namespace` (of all, if empty) as they were when it began.
+
+        What leaves meanwhile is told by the events that follow."""
         blocks = [block for block in self._store.index.blocks(namespace or None) if block.id.shard == 0]
         starts = range(0, max(1, len(blocks)), _EVENTS_PER_MESSAGE)
         for start in starts:

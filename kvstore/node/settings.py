@@ -1,5 +1,6 @@
 """Settings of a storage node: the struct, its limits and what must fit together."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from msgspec import Meta
 
 from kvstore.core import config
 from kvstore.core.errors import ConfigError
+from kvstore.node.kv_events import EventForm, HashForm
 from kvstore.node.pages import Pages
 from kvstore.wire_codec import MESSAGE_BYTES_MAX
 
@@ -45,6 +47,25 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     items_max: Annotated[int, Meta(ge=1, le=65536, description="most blocks or keys of one call")] = 16_384
     event_log_events: Annotated[int, Meta(ge=1, description="events kept for watchers that resume")] = 65_536
     demote_queue_blocks: Annotated[int, Meta(ge=1, description="blocks that wait for the disk")] = 65_536
+    zmq_listen: Annotated[
+        str | None, Meta(description="publish KV events for routers here, tcp://HOST:PORT or ipc://PATH; none: do not")
+    ] = None
+    zmq_connect: Annotated[
+        str | None, Meta(description="publish KV events to the subscriber that listens here (instead, or as well)")
+    ] = None
+    zmq_replay: Annotated[str | None, Meta(description="where subscribers ask again for batches they missed")] = None
+    zmq_topic: Annotated[str, Meta(description="topic of KV events; llm-d reads kv@POD@MODEL")] = "kv@stockpot@"
+    zmq_model: Annotated[
+        str | None, Meta(description="publish only namespaces whose property `model` is this; none: all")
+    ] = None
+    zmq_events: Annotated[EventForm, Meta(description="form of KV events: maps or positional")] = "maps"
+    zmq_hashes: Annotated[HashForm, Meta(description="whose block hashes keys are: vllm or sglang")] = "vllm"
+    zmq_queue_batches: Annotated[
+        int, Meta(ge=1, le=1 << 20, description="batches that wait for a slow subscriber before it misses some")
+    ] = 4096
+    zmq_replay_bytes: Annotated[int, Meta(ge=0, description="memory for batches that can be asked for again")] = (
+        64 << 20
+    )
     stop_deadline_ms: Annotated[int, Meta(ge=0, description="time to finish calls and writes at the end")] = 5_000
 
 
@@ -98,6 +119,23 @@ def check_settings(settings: NodeSettings) -> None:
         raise ConfigError("require_hugepages is set, but arena_pages is normal: choose auto, 1g or 2m")
     if settings.data_dir is not None:
         _check_disk(settings)
+    _check_events(settings)
+
+
+def _check_events(settings: NodeSettings) -> None:
+    for name in ("zmq_listen", "zmq_connect", "zmq_replay"):
+        address: str | None = getattr(settings, name)
+        tcp = re.fullmatch(r"tcp://.+:([0-9]+|\*)", address or "")
+        is_tcp = tcp is not None and (tcp[1] == "*" or int(tcp[1]) <= 65535)
+        if address is not None and not is_tcp and not re.fullmatch("ipc://.+", address):
+            raise ConfigError(f"{name} is {address!r}, expected tcp://HOST:PORT, tcp://*:PORT or ipc://PATH")
+    if settings.zmq_replay is not None and not publishes_events(settings):
+        raise ConfigError("zmq_replay is set, but neither zmq_listen nor zmq_connect: nothing would be published")
+
+
+def publishes_events(settings: NodeSettings) -> bool:
+    """Whether KV events go out over ZeroMQ."""
+    return settings.zmq_listen is not None or settings.zmq_connect is not None
 
 
 def _check_disk(settings: NodeSettings) -> None:
