@@ -8,7 +8,8 @@ import uvloop
 
 from engine.worker.process import load_engine, serve
 from engine.worker.settings import read_settings
-from kvstore.core.process import exit_by_mistake, key_values, start_logging
+from kvstore.core.log_lines import KeyValues, start_logging
+from kvstore.core.process import exit_by_mistake
 
 log = logging.getLogger("engine")
 
@@ -17,7 +18,7 @@ def main() -> None:
     start_logging()
     with exit_by_mistake("stockpot worker"):
         settings = read_settings(sys.argv[1:])
-        log.info("worker_start %s", key_values(msgspec.structs.asdict(settings)))
+        log.info("worker_start %s", KeyValues(msgspec.structs.asdict(settings)))
         engine = load_engine(settings)
         uvloop.run(serve(settings, engine))
         engine.close()

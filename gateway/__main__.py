@@ -8,7 +8,8 @@ import uvloop
 
 from gateway.process import run_gateway
 from gateway.settings import GatewaySettings, read_settings
-from kvstore.core.process import exit_by_mistake, start_logging
+from kvstore.core.log_lines import start_logging
+from kvstore.core.process import exit_by_mistake
 
 
 async def _run_until_signal(settings: GatewaySettings) -> None:

@@ -120,7 +120,9 @@ class _LocalFill:
 
     async def commit(self, commit: pb.PutCommit) -> Sequence[pb.Status]:
         request = pb.LocalRequest(put_commit=commit)
-        response = await self._link.guarded(lambda: within(self._link.deadline_s, self._connection.call(request)))
+        response = await self._link.guarded(
+            lambda: within(self._link.deadline_s, self._connection.call(request)), is_begun=True
+        )
         return response.put_committed.statuses
 
     def end(self, is_committed: bool) -> None:
@@ -164,7 +166,7 @@ class _RemoteFill:
         return _RemoteFill(link, stream, begin, answer.begun)
 
     async def commit(self, commit: pb.PutCommit) -> Sequence[pb.Status]:
-        return await self._link.guarded(lambda: self._send(commit))
+        return await self._link.guarded(lambda: self._send(commit), is_begun=True)
 
     def end(self) -> None:
         """End the stream: what it did not commit is given back."""

@@ -73,11 +73,13 @@ class NodeLink:
         """Make the local connection now, rather than with the first call."""
         await self.guarded(lambda: within(self.deadline_s, self.local()))
 
-    async def guarded(self, attempt: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def guarded(self, attempt: Callable[[], Awaitable[Answer]], *, is_begun: bool = False) -> Answer:
         """What `attempt` answers; its success or failure moves the breaker. It brings its own deadline.
 
-        Raises: UnavailableError, at once while the breaker is open."""
-        self._breaker.check()
+        Raises: UnavailableError, at once while the breaker is open, unless `attempt` ends what the node has begun:
+        a node that drains refuses new calls, and waits for that."""
+        if not is_begun:
+            self._breaker.check()
         try:
             answer = await attempt()
         except UnavailableError:

@@ -1,7 +1,6 @@
-"""What every Stockpot process does alike: log lines, the ready file, and the end by a user's mistake."""
+"""What every Stockpot process does alike: the ready file and the end by a user's mistake."""
 
 import json
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -9,28 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kvstore.core.errors import ConfigError
-
-_PACKAGES = ("kvstore", "engine", "gateway")
-
-
-def start_logging() -> None:
-    """Lines on stderr: `time=... level=... logger=... event=NAME key=value ...`.
-
-    Ours from INFO on, those of libraries from WARNING on. Never prompt text, never keys."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.WARNING,
-        format="time=%(asctime)s.%(msecs)03d level=%(levelname)s logger=%(name)s event=%(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-        force=True,
-    )
-    for name in _PACKAGES:
-        logging.getLogger(name).setLevel(logging.INFO)
-
-
-def key_values(fields: dict[str, object]) -> str:
-    """`fields` as they stand in a log line."""
-    return " ".join(f"{name}={value!r}" for name, value in fields.items())
 
 
 def write_ready_file(path: str | None, **content: object) -> None:

@@ -18,6 +18,7 @@ class EventLog:
         self._events: deque[pb.BlockEvent] = deque(maxlen=capacity)
         self._grown = asyncio.Event()
         self.last_sequence = 0
+        self.is_closed = False
 
     @property
     def first_sequence(self) -> int:
@@ -31,6 +32,11 @@ class EventLog:
         self._grown.set()
         self._grown = asyncio.Event()
 
+    def close(self) -> None:
+        """Nobody is to wait any more."""
+        self.is_closed = True
+        self._grown.set()
+
     def is_known(self, sequence: int) -> bool:
         """Whether every event after `sequence` is still in the log."""
         return self.first_sequence - 1 <= sequence <= self.last_sequence
@@ -42,6 +48,6 @@ class EventLog:
         return [self._events[place] for place in range(start, min(start + events_max, len(self._events)))]
 
     async def wait_after(self, sequence: int) -> None:
-        """Return once there is an event after `sequence`."""
-        while self.last_sequence <= sequence:
+        """Return once there is an event after `sequence`, or the log is closed."""
+        while self.last_sequence <= sequence and not self.is_closed:
             await self._grown.wait()

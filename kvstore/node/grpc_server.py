@@ -3,6 +3,7 @@
 `Get` and `Put` pass bytes through (identity serialisers), as the service frames them by hand.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from kvstore.wire_codec import MESSAGE_BYTES_MAX
 
 SERVICE = pb.DESCRIPTOR.services_by_name["KVStore"].full_name
 _CALLS_MAX = 1024
+_DRAIN_POLL_S = 0.02
 _OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -38,6 +40,7 @@ class GrpcServer:
     """The node's gRPC front."""
 
     def __init__(self, service: Service, management: Management, observer: Observer, timer: CallTimer) -> None:
+        self._timer = timer
         self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CALLS_MAX)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -57,10 +60,19 @@ class GrpcServer:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         return f"{listen.rpartition(':')[0]}:{port}"
 
-    async def stop(self, grace_s: float) -> None:
-        """Take no new calls, give running ones `grace_s` seconds."""
+    async def drain(self, grace_s: float) -> None:
+        """Say NOT_SERVING, take no new calls, give running ones `grace_s` seconds."""
         await self._health.enter_graceful_shutdown()
-        await self._server.stop(grace_s)
+        stopping = asyncio.ensure_future(self._server.stop(grace_s))
+        # Whoever watches our health would keep the server for the whole time: only our own calls count.
+        while self._timer.running and not stopping.done():
+            await asyncio.wait([stopping], timeout=_DRAIN_POLL_S)
+        await self.stop()
+        await stopping
+
+    async def stop(self) -> None:
+        """End now; running calls are cut."""
+        await self._server.stop(0)
 
 
 def _handlers(

@@ -70,6 +70,11 @@ class LeaseTable:
         """What is left of a lease's time; 0 when it is over."""
         return max(0, round((lease.expires_at_s - self._clock()) * 1000))
 
+    @property
+    def has_owned(self) -> bool:
+        """Whether a connection holds a lease."""
+        return bool(self._by_owner)
+
     def find(self, lease_id: int, kind: LeaseKind) -> Lease | None:
         """The running lease of that id and kind."""
         lease = self._leases.get(lease_id)

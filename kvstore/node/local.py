@@ -51,10 +51,18 @@ class LocalServer:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(lambda: _Connection(self), sock=_bound_socket(path))
 
-    async def stop(self, path: Path) -> None:
-        """Close the socket and all connections."""
+    def is_idle(self) -> bool:
+        """Whether no connection runs a call or holds a lease."""
+        return not self.service.has_owned_leases and not any(each.is_calling for each in self.connections)
+
+    def stop_listening(self) -> None:
+        """Take no new connections."""
         if self._server is not None:
             self._server.close()
+
+    def stop(self, path: Path) -> None:
+        """Close the socket and all connections."""
+        self.stop_listening()
         for connection in list(self.connections):
             connection.close()
         _unlink(path)
@@ -69,6 +77,11 @@ class _Connection(asyncio.Protocol):
         self._received = bytearray()
         self._calls: set[asyncio.Task[None]] = set()
         self._is_writable = True
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether a call waits for its answer."""
+        return bool(self._calls)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
@@ -215,6 +228,17 @@ def _bound_socket(path: Path) -> socket.socket:
     return listening
 
 
+def is_answered(path: Path) -> bool:
+    """Whether a process listens on the unix socket `path`."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
 def _unlink(path: Path) -> None:
     path.unlink(missing_ok=True)
 
@@ -223,11 +247,6 @@ def _remove_dead_socket(path: Path) -> None:
     """Remove a socket that a killed node left. Raises: ConfigError when a node still answers on it."""
     if not path.is_socket():
         return
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except OSError:
-            path.unlink()
-            return
-    raise ConfigError(f"local_socket {path} is another node's: give this one its own")
+    if is_answered(path):
+        raise ConfigError(f"local_socket {path} is another node's: give this one its own")
+    path.unlink()

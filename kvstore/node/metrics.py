@@ -1,17 +1,15 @@
-"""All metrics of a storage node, and the small HTTP server that shows them.
+"""All metrics of a storage node.
 
 Counts that the node keeps anyway are read when Prometheus asks; only call times are recorded as they
-happen. Served on the node's own loop, since state belongs to its one task.
+happen.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -42,7 +40,6 @@ _FRAGMENTATION = (
     ("extents_used", "extents_used", "Extents in use."),
     ("extents_free", "extents_free", "Free extents; neighbours are one."),
 )
-_REQUEST_TIMEOUT_S = 5.0
 
 
 class CallTimer:
@@ -57,14 +54,18 @@ class CallTimer:
             registry=registry,
         )
         self._by_call: dict[tuple[str, str], Histogram] = {}
+        self.running = 0
+        """Calls inside `time` now."""
 
     @contextmanager
     def time(self, transport: str, call: str) -> Iterator[None]:
         """Record how long the body takes."""
         start_s = time.perf_counter()
+        self.running += 1
         try:
             yield
         finally:
+            self.running -= 1
             self.record(transport, call, start_s)
 
     def record(self, transport: str, call: str, start_s: float) -> None:
@@ -114,27 +115,3 @@ class NodeCollector(Collector):
         arena = GaugeMetricFamily("stockpot_node_arena_pages", "Kind of pages of the arena.", labels=["pages"])
         arena.add_metric([stats.arena_pages], 1)
         yield arena
-
-
-async def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> asyncio.Server:
-    """Answer `GET /metrics` on `host:port` (0: a free one) until the server is closed."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-                is_known = head.split(b" ", 2)[:2] == [b"GET", b"/metrics"]
-                body = generate_latest(registry) if is_known else b"only GET /metrics is here\n"
-                status = "200 OK" if is_known else "404 Not Found"
-                writer.write(
-                    f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE_LATEST}\r\n"
-                    f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
-                )
-                writer.write(body)
-                await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the client's trouble, and nothing of ours depends on it
-        finally:
-            writer.close()
-
-    return await asyncio.start_server(answer, host, port)

@@ -20,16 +20,19 @@ from kvstore.node.disk_folder import open_data_folder
 from kvstore.node.disk_io import DiskIO, SystemDiskIO
 from kvstore.node.disk_opening import restore_folders
 from kvstore.node.grpc_server import GrpcServer
+from kvstore.node.http_server import HttpServer
+from kvstore.node.lifecycle import Lifecycle
 from kvstore.node.local import LocalServer
 from kvstore.node.managing import Management
-from kvstore.node.metrics import CallTimer, KvEventCounts, NodeCollector, serve_metrics
+from kvstore.node.metrics import CallTimer, KvEventCounts, NodeCollector
 from kvstore.node.observing import Observer
 from kvstore.node.service import Service
-from kvstore.node.settings import NodeSettings, check_settings, limits_of, publishes_events
+from kvstore.node.settings import NodeSettings, check_settings, limits_of, node_id_of, publishes_events
 from kvstore.node.store import BlockStore
 from kvstore.node.tiering import Demoter, DiskParts, Promoter
 
 _EXPIRY_PERIOD_S = 0.25
+_DRAIN_POLL_S = 0.02
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +53,7 @@ class Node:
 
     def __init__(self, settings: NodeSettings, io: DiskIO | None = None) -> None:
         check_settings(settings)
+        self.lifecycle = Lifecycle(node_id_of(settings), settings.stop_deadline_ms / 1000)
         self._io = io or SystemDiskIO()
         # The folder first: what is wrong with it shows before memory is taken.
         self._folder = (
@@ -64,55 +68,77 @@ class Node:
         )
 
     async def run(self, started: "asyncio.Future[Addresses]", stop: asyncio.Event) -> None:
-        """Serve until `stop` is set; `started` gets the addresses. Raises: ConfigError."""
+        """Serve until `stop` is set, then drain; `started` gets the addresses. Raises: ConfigError."""
+        registry = CollectorRegistry()
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with asyncio.TaskGroup() as tasks, AsyncExitStack() as watched:
+                metrics_address = await self._serve_http(registry, watched)
                 disk = self._open_disk(tasks)
                 background = [tasks.create_task(self._expire_leases())]
                 if disk is not None:
                     background.append(tasks.create_task(disk.demoter.run()))
                 try:
-                    await self._serve(disk, started, stop)
+                    await self._serve(disk, registry, metrics_address, started, stop)
                 finally:
                     for task in background:
                         task.cancel()
                     await asyncio.wait(background)
                     if disk is not None:
-                        await disk.close(self._settings.stop_deadline_ms / 1000)
+                        await disk.close(self.lifecycle.writes_left_s())
         finally:
             self.arena.close()
 
-    async def _serve(self, disk: DiskParts | None, started: "asyncio.Future[Addresses]", stop: asyncio.Event) -> None:
-        settings = self._settings
+    async def _serve(
+        self,
+        disk: DiskParts | None,
+        registry: CollectorRegistry,
+        metrics_address: str,
+        started: "asyncio.Future[Addresses]",
+        stop: asyncio.Event,
+    ) -> None:
+        settings, lifecycle = self._settings, self.lifecycle
         socket_path = settings.local_socket or ""
-        service = Service(self.store, self.arena, limits_of(settings), socket_path, disk)
-        observer = Observer(self.store, self.arena, socket_path, disk)
-        registry = CollectorRegistry()
+        service = Service(self.store, self.arena, limits_of(settings), socket_path, disk, lifecycle)
+        observer = Observer(self.store, self.arena, socket_path, disk, lifecycle)
         registry.register(NodeCollector(observer.stats, lambda: self.store.allocator.fragmentation))
         timer = CallTimer(registry)
+        local = LocalServer(service, self.arena, observer.incarnation, timer)
         async with AsyncExitStack() as running:
             if socket_path:
-                local = LocalServer(service, self.arena, observer.incarnation, timer)
                 await local.start(Path(socket_path))
-                running.push_async_callback(local.stop, Path(socket_path))
-            metrics_address = await self._serve_metrics(registry, running)
+                running.callback(local.stop, Path(socket_path))
             published_at = await self._publish_events(observer, registry, running)
             management = Management(self.store, limits_of(settings), disk)
             server = GrpcServer(service, management, observer, timer)
-            running.push_async_callback(server.stop, settings.stop_deadline_ms / 1000)
+            running.push_async_callback(server.stop)
             address = await server.start(settings.listen)
+            lifecycle.serve()
             started.set_result(Addresses(address, socket_path, metrics_address, *published_at))
             await stop.wait()
+            await self._drain(server, local)
 
-    async def _serve_metrics(self, registry: CollectorRegistry, running: AsyncExitStack) -> str:
+    async def _drain(self, server: GrpcServer, local: LocalServer) -> None:
+        """Let what runs end, within its share of the time to stop."""
+        lifecycle = self.lifecycle
+        lifecycle.drain()
+        log.info("node_draining leases=%d deadline_ms=%d", len(self.store.leases), self._settings.stop_deadline_ms)
+        self.store.events.close()
+        local.stop_listening()
+        await server.drain(lifecycle.calls_left_s())
+        while not local.is_idle() and (left_s := lifecycle.calls_left_s()) > 0:  # noqa: ASYNC110  # only at the end
+            await asyncio.sleep(min(left_s, _DRAIN_POLL_S))
+        if not local.is_idle():
+            log.warning("local_calls_cut leases=%d", len(self.store.leases))
+
+    async def _serve_http(self, registry: CollectorRegistry, watched: AsyncExitStack) -> str:
         if self._settings.metrics_port is None:
             return ""
         host = self._settings.listen.rpartition(":")[0]
         try:
-            server = await serve_metrics(registry, host, self._settings.metrics_port)
+            server = await HttpServer(registry, self.lifecycle).start(host, self._settings.metrics_port)
         except OSError as error:
             raise ConfigError(f"metrics_port {self._settings.metrics_port} cannot be used: {error.strerror}") from error
-        running.callback(server.close)
+        watched.callback(server.close)
         return f"{host}:{server.sockets[0].getsockname()[1]}"
 
     async def _publish_events(

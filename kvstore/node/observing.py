@@ -8,6 +8,7 @@ from kvstore.core.keys import NamespaceId
 from kvstore.node.arena import Arena
 from kvstore.node.blocks import IN_MEMORY, State
 from kvstore.node.index import Usage
+from kvstore.node.lifecycle import Lifecycle
 from kvstore.node.store import BlockStore
 from kvstore.node.tiering import DiskParts
 from kvstore.wire import kvstore_pb2 as pb
@@ -19,8 +20,11 @@ _EVENTS_PER_MESSAGE = 1024  # about 150 KB
 class Observer:
     """What a node tells about itself."""
 
-    def __init__(self, store: BlockStore, arena: Arena, local_socket: str, disk: DiskParts | None) -> None:
+    def __init__(
+        self, store: BlockStore, arena: Arena, local_socket: str, disk: DiskParts | None, lifecycle: Lifecycle
+    ) -> None:
         self._store = store
+        self._lifecycle = lifecycle
         self._arena = arena
         self._local_socket = local_socket
         self._disk = disk
@@ -50,7 +54,9 @@ class Observer:
         )
 
     async def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.WatchResponse]:
-        """A snapshot, unless the cursor can be resumed, then changes without end."""
+        """A snapshot, unless the cursor can be resumed, then changes until the node drains.
+
+        Raises: UnavailableError when it does."""
         events = self._store.events
         sequence = request.sequence
         is_resumed = request.incarnation == self.incarnation and sequence > 0 and events.is_known(sequence)
@@ -61,6 +67,8 @@ class Observer:
                     yield message
             while events.is_known(sequence):
                 await events.wait_after(sequence)
+                if events.is_closed and events.last_sequence <= sequence:
+                    raise self._lifecycle.draining_error()
                 if not events.is_known(sequence):
                     break
                 news = events.after(sequence, _EVENTS_PER_MESSAGE)

@@ -59,7 +59,7 @@ def map_pages(wish: PageWish) -> Mapped:
             return mapped
     if wish.pages in _HUGE_BITS or wish.require_hugepages:
         raise ConfigError(
-            f"no huge pages for an arena of {wish.bytes} bytes: run `{_fix(wish)}` as root, "
+            f"no huge pages for an arena of {wish.bytes} bytes: run `{fix_command(wish)}` as root, "
             "or end the processes that still map the arena of a former node (HugePages_Free in /proc/meminfo)"
         )
     return _map_normal(wish)
@@ -97,7 +97,7 @@ def _map_normal(wish: PageWish) -> Mapped:
     mapping = mmap.mmap(fd, size)
     name = _advise_transparent(mapping)
     if wish.pages == "auto":
-        log.warning("arena_without_hugepages pages=%s fix=%r", name, _fix(wish))
+        log.warning("arena_without_hugepages pages=%s fix=%r", name, fix_command(wish))
     _tell_rounding(wish.bytes, size, mmap.PAGESIZE)
     return Mapped(fd, mapping, size, name, mmap.PAGESIZE)
 
@@ -117,7 +117,7 @@ def _advise_transparent(mapping: mmap.mmap) -> str:
     return "thp" if any(f"[{mode}]" in setting for mode in ("always", "within_size", "advise", "force")) else "small"
 
 
-def _fix(wish: PageWish) -> str:
+def fix_command(wish: PageWish) -> str:
     """The command that would set enough huge pages aside. The files count all pages, those in use included."""
     page_bytes = 1 << _HUGE_BITS["1g" if wish.pages == "1g" else "2m"]
     folder = _pool(page_bytes, wish.nodes[0] if len(wish.nodes) == 1 else None)

@@ -14,6 +14,7 @@ from kvstore.node.arena import Arena
 from kvstore.node.blocks import Block, BlockId
 from kvstore.node.filling import NetworkFill
 from kvstore.node.leases import Lease, LeaseKind, Owner
+from kvstore.node.lifecycle import Lifecycle
 from kvstore.node.reading import HeldBlock, hold_blocks, let_go
 from kvstore.node.settings import Limits
 from kvstore.node.store import BlockStore
@@ -26,18 +27,30 @@ _GET_WINDOW_BLOCKS = 16  # held at once by one Get: enough for parallel disk rea
 
 
 class Service:
-    """The calls that find, read and write blocks; see managing and observing for the others."""
+    """The calls that find, read and write blocks; see managing and observing for the others.
 
-    def __init__(self, store: BlockStore, arena: Arena, limits: Limits, local_socket: str, disk: DiskParts | None):
+    Each that would begin something raises UnavailableError while the node drains; those that end it go on."""
+
+    def __init__(
+        self,
+        store: BlockStore,
+        arena: Arena,
+        limits: Limits,
+        local_socket: str,
+        disk: DiskParts | None,
+        lifecycle: Lifecycle,
+    ) -> None:
         self._store = store
         self._arena = arena
         self._limits = limits
         self._local_socket = local_socket
         self._disk = disk
         self._promoter = disk.promoter if disk else None
+        self._lifecycle = lifecycle
 
     async def open_namespace(self, request: pb.OpenNamespaceRequest) -> pb.OpenNamespaceResponse:
         """See the proto."""
+        self._lifecycle.check_takes_calls()
         fingerprint = checking.fingerprint_of(request.fingerprint)
         namespace = fingerprint.namespace_id()
         known = self._store.namespaces
@@ -61,6 +74,7 @@ class Service:
         self, request: pb.MatchRequest, owner: Owner | None
     ) -> pb.MatchResponse | Coroutine[Any, Any, pb.MatchResponse]:
         """See the proto. A lease ends with `owner`, if any. Later only when blocks to lease come from disk."""
+        self._lifecycle.check_takes_calls()
         namespace = NamespaceId(request.namespace_id)
         shard_count = self._store.shard_count(namespace)
         checking.check_keys(request.keys, self._limits)
@@ -119,6 +133,7 @@ class Service:
             lease = self._running_lease(namespace, request.lease_id)
             places = [_acquire_item(HeldBlock(pb.STATUS_OK, block, pb.TIER_MEMORY)) for block in lease.blocks]
             return pb.AcquireResponse(lease_id=lease.id, items=places, ttl_ms=self._store.leases.ttl_ms(lease))
+        self._lifecycle.check_takes_calls()
         block_ids = checking.block_ids(namespace, request.blocks, shard_count, self._limits)
         ttl_s = checking.ttl_s(request.ttl_ms, self._limits)
         held = hold_blocks(self._store, self._promoter, block_ids, request.prefix_only)
@@ -151,6 +166,7 @@ class Service:
             for frame in self._leased_frames(namespace, block_ids, request):
                 yield frame
             return
+        self._lifecycle.check_takes_calls()
         index = 0
         for start in range(0, len(block_ids), _GET_WINDOW_BLOCKS):
             window = block_ids[start : start + _GET_WINDOW_BLOCKS]
@@ -200,6 +216,7 @@ class Service:
 
     def put_begin(self, request: pb.PutBegin, owner: Owner | None) -> pb.PutBegun:
         """See the proto. The reservation ends with `owner`, if any."""
+        self._lifecycle.check_takes_calls()
         namespace = NamespaceId(request.namespace_id)
         fingerprint = self._store.namespace(namespace).fingerprint
         plans = checking.put_plans(namespace, request.items, fingerprint, self._limits)
@@ -224,6 +241,11 @@ class Service:
         self._enqueue(stored)
         answers = [lease.items[item.index] for item in request.items]
         return pb.PutCommitted(statuses=[stored[block] if block else pb.STATUS_REJECTED for block in answers])
+
+    @property
+    def has_owned_leases(self) -> bool:
+        """Whether a connection holds a lease."""
+        return self._store.leases.has_owned
 
     def disconnected(self, owner: Owner) -> None:
         """Give back everything that `owner` leased."""

@@ -1,7 +1,9 @@
 """Settings of a storage node: the struct, its limits and what must fit together."""
 
+import os
 import re
-from collections.abc import Sequence
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,16 +13,19 @@ from msgspec import Meta
 
 from kvstore.core import config
 from kvstore.core.errors import ConfigError
+from kvstore.core.log_lines import LogFormat
 from kvstore.node.kv_events import EventForm, HashForm
 from kvstore.node.pages import Pages
 from kvstore.wire_codec import MESSAGE_BYTES_MAX
 
 _UNIX_PATH_BYTES_MAX = 107  # sun_path of sockaddr_un, less its terminator
+_NODE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # stands unquoted in log lines and URLs
 
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One storage node. Sizes in bytes, times in milliseconds."""
 
+    node_id: Annotated[str, Meta(description="name in logs, metrics and `stockpot top`; empty: the host's name")] = ""
     listen: Annotated[str, Meta(description="address of the gRPC server; port 0 picks a free one")] = "127.0.0.1:0"
     arena_bytes: Annotated[int, Meta(ge=4096, description="memory for values, taken at start")] = 1 << 30
     namespace_bytes_max: Annotated[int, Meta(ge=0, description="most memory for one namespace; 0: all of it")] = 0
@@ -37,8 +42,10 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     segment_bytes: Annotated[int, Meta(ge=4096, description="size of one segment file")] = 256 << 20
     local_socket: Annotated[str | None, Meta(description="unix socket for clients of this host")] = None
     metrics_port: Annotated[
-        Annotated[int, Meta(ge=0, le=65535)] | None, Meta(description="Prometheus port; 0 picks a free one")
+        Annotated[int, Meta(ge=0, le=65535)] | None,
+        Meta(description="port of /metrics, /healthz and /readyz; 0 picks a free one"),
     ] = None
+    log_format: Annotated[LogFormat, Meta(description="form of the log on stderr: text or json")] = "text"
     ready_file: Annotated[str | None, Meta(description="written with the addresses once the node is ready")] = None
     lease_ttl_ms: Annotated[int, Meta(ge=1, description="lifetime of a lease that names no other")] = 10_000
     lease_ttl_ms_max: Annotated[int, Meta(ge=1, description="longest lifetime of a lease")] = 60_000
@@ -66,18 +73,71 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     zmq_replay_bytes: Annotated[int, Meta(ge=0, description="memory for batches that can be asked for again")] = (
         64 << 20
     )
-    stop_deadline_ms: Annotated[int, Meta(ge=0, description="time to finish calls and writes at the end")] = 5_000
+    stop_deadline_ms: Annotated[
+        int, Meta(ge=0, description="after SIGTERM: half of it for running calls, the rest for writes to disk")
+    ] = 5_000
 
 
-def read_settings(arguments: Sequence[str]) -> NodeSettings:
-    """The settings from command line, environment and file. Raises: ConfigError."""
-    return config.read_settings(
-        NodeSettings,
-        program="stockpot node",
-        description="A storage node: blocks in hugepage RAM and on disk, by gRPC and shared memory.",
-        env_prefix="STOCKPOT_NODE_",
-        arguments=arguments,
-    )
+_PROGRAM = config.Program(
+    name="stockpot node",
+    description="A storage node: KV blocks in hugepage RAM and on disk, served by gRPC and shared memory.",
+    env_prefix="STOCKPOT_NODE_",
+    groups={
+        "identity, log and end": ("node_id", "log_format", "ready_file", "stop_deadline_ms"),
+        "where it answers": ("listen", "local_socket", "metrics_port"),
+        "memory": ("arena_bytes", "arena_pages", "require_hugepages", "numa_node", "namespace_bytes_max"),
+        "disk": ("data_dir", "disk_bytes_max", "segment_bytes", "demote_queue_blocks"),
+        "limits of calls": (
+            "value_bytes_max",
+            "items_max",
+            "lease_ttl_ms",
+            "lease_ttl_ms_max",
+            "pin_ttl_ms_max",
+            "event_log_events",
+        ),
+        "KV events for routers of other engines": (
+            "zmq_listen",
+            "zmq_connect",
+            "zmq_replay",
+            "zmq_topic",
+            "zmq_model",
+            "zmq_events",
+            "zmq_hashes",
+            "zmq_queue_batches",
+            "zmq_replay_bytes",
+        ),
+    },
+    switches={"check": "check settings and machine, print what would be used and where it is from, and end"},
+    notes="""\
+settings, later wins:
+  defaults; the config file (TOML, keys as `arena_bytes`); environment (`STOCKPOT_NODE_ARENA_BYTES`); flags.
+  Unknown keys and flags are refused, unknown variables are named in a warning. Sizes are bytes or have a
+  unit: 64GiB, 512MiB. Times are milliseconds.
+
+signals:
+  SIGTERM, SIGINT   drain: no new calls, running ones end, watchers are told, blocks go to disk, exit 0
+  a second one      end at once, exit 128 + its number; blocks not yet on disk are lost
+
+exit codes:
+  0    drained; with --check: nothing is wrong
+  1    failed while running; with --check: settings are sound, but this machine cannot run them now
+  2    a setting cannot work, one line says which and why; wrong usage
+
+More: docs/operations.md, docs/metrics.md.
+""",
+)
+
+
+def read_command_line(
+    arguments: Sequence[str], environ: Mapping[str, str] = os.environ
+) -> config.Reading[NodeSettings]:
+    """Settings from command line, environment and file, each by itself right. Raises: ConfigError."""
+    return config.read_command_line(NodeSettings, _PROGRAM, arguments, environ)
+
+
+def node_id_of(settings: NodeSettings) -> str:
+    """The node's name."""
+    return settings.node_id or socket.gethostname()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +164,8 @@ def limits_of(settings: NodeSettings) -> Limits:
 
 def check_settings(settings: NodeSettings) -> None:
     """Raises: ConfigError when settings contradict each other; the message says what to change."""
+    if settings.node_id and not _NODE_ID.fullmatch(settings.node_id):
+        raise ConfigError(f"node_id is {settings.node_id!r}, expected up to 64 of A-Z a-z 0-9 . _ : -")
     host, _, port = settings.listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"listen is {settings.listen!r}, expected HOST:PORT")

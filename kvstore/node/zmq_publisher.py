@@ -15,12 +15,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 
 import zmq
 import zmq.asyncio
 
-from kvstore.core.errors import ConfigError
+from kvstore.core.errors import ConfigError, UnavailableError
 from kvstore.core.keys import NamespaceId
 from kvstore.core.namespace import Fingerprint
 from kvstore.node.kv_events import AllBlocksCleared, KvEvent, Wording, batches_of, words_of
@@ -65,7 +65,11 @@ class KvEventPublisher:
             raise
 
     async def publish(self) -> None:
-        """Publish what happens, without end."""
+        """Publish what happens, until the node drains."""
+        with suppress(UnavailableError):  # how a watch ends then
+            await self._publish()
+
+    async def _publish(self) -> None:
         while True:
             async with aclosing(self._observer.watch(pb.WatchRequest())) as responses:
                 is_snapshot = False

@@ -11,6 +11,7 @@ from kvstore.core.block import value_checksum
 from kvstore.core.errors import CallerError, NamespaceUnknownError, StockpotError
 from kvstore.core.keys import BlockKey, NamespaceId
 from kvstore.node.arena import Arena
+from kvstore.node.lifecycle import Lifecycle
 from kvstore.node.service import Service
 from kvstore.node.settings import NodeSettings, limits_of
 from kvstore.node.store import BlockStore
@@ -112,7 +113,7 @@ async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[W
     )
     if request.param == "service":
         store, arena = BlockStore(ARENA_BYTES, asyncio.get_running_loop().time, 1000), Arena(ARENA_BYTES)
-        yield ServiceWay(Service(store, arena, limits_of(settings), "", None), arena)
+        yield ServiceWay(Service(store, arena, limits_of(settings), "", None, Lifecycle("contract", 0.0)), arena)
         store.check_invariants()
         assert len(store.leases) == 0
         arena.close()
