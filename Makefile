@@ -17,7 +17,7 @@ SET_UP_ID := $(shell { cat $(LOCKED); echo $(STOCKPOT_LLAMA_PORTABLE) $(CMAKE_AR
 SET_UP := $(VENV)/set-up-$(SET_UP_ID)
 say := @echo "[stockpot]"
 
-.PHONY: help demo test check pytest lock proto proto-check proto-baseline set-up bench-peers clean
+.PHONY: help demo test check pytest test-crash lock proto proto-check proto-baseline set-up bench-peers clean
 
 help: ## List the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -41,6 +41,11 @@ check: proto-check ## Format, lint, types, imports between packages, wire API
 pytest: $(SET_UP) ## Run the tests only (ARGS='-k name')
 	$(say) "tests"
 	$(BIN)/python -m pytest $(ARGS)
+
+test-crash: $(SET_UP) ## Kill a node under load some hundred times (KILLS=300 SEED=1), fail each disk call in each way
+	$(say) "crash tests"
+	export STOCKPOT_KILLS=$(or $(KILLS),300) STOCKPOT_SEED=$(or $(SEED),1) STOCKPOT_ALL_FAULTS=1
+	$(BIN)/python -m pytest -s tests/faults/test_store_kills.py tests/faults/test_store_each_call.py
 
 proto: $(SET_UP) ## Generate kvstore/wire and engine/wire from proto/
 	@proto/generate.sh $(BIN)/python

@@ -3,6 +3,7 @@
 import grpc
 
 from kvstore.core.errors import (
+    CacheDegradedError,
     CallerError,
     LeaseExpiredError,
     LimitError,
@@ -16,7 +17,8 @@ _CODES: tuple[tuple[type[StockpotError], grpc.StatusCode], ...] = (
     (CallerError, grpc.StatusCode.INVALID_ARGUMENT),
     (LimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (UnavailableError, grpc.StatusCode.UNAVAILABLE),
-    (LeaseExpiredError, grpc.StatusCode.ABORTED),
+    (LeaseExpiredError, grpc.StatusCode.ABORTED),  # before its parent
+    (CacheDegradedError, grpc.StatusCode.FAILED_PRECONDITION),
 )
 _ERRORS: dict[int, type[StockpotError]] = {code.value[0]: kind for kind, code in _CODES}
 

@@ -15,8 +15,8 @@ from kvstore.client.local import ConnectionLostError, LocalConnection, connect_l
 from kvstore.client.remote import RemoteNode, within
 from kvstore.client.types import ClientCounts, Path
 from kvstore.core.errors import (
+    CacheDegradedError,
     CallerError,
-    LeaseExpiredError,
     LimitError,
     NamespaceUnknownError,
     UnavailableError,
@@ -86,7 +86,7 @@ class NodeLink:
             self._breaker.failed()
             self.counts.breaker_opened = self._breaker.times_opened
             raise
-        except (CallerError, LimitError, LeaseExpiredError):
+        except (CallerError, LimitError, CacheDegradedError):
             self._breaker.succeeded()
             raise
         self._breaker.succeeded()

@@ -122,11 +122,12 @@ class DiskTier:
     async def forget(self, values: Sequence[tuple[BlockId, DiskPlace | None]]) -> None:
         """Take values that are removed, or cannot be trusted, out of the index.
 
-        Without a place it may be on its way to the disk: writes and this come in the order they were asked for."""
+        Without a place it may be on its way to the disk: writes and this come in the order they were asked for. So even
+        without values it returns only when the index no longer names what a segment lost that is being reclaimed."""
         for _, place in values:
             if place is not None:
                 self.segments.forget(place)
-        for start in range(0, len(values), _FORGET_BATCH):
+        for start in range(0, max(1, len(values)), _FORGET_BATCH):
             await self._apply(IndexChange(removed=[block_id for block_id, _ in values[start : start + _FORGET_BATCH]]))
 
     async def save_epoch(self, namespace: NamespaceId, epoch: int) -> None:

@@ -3,6 +3,7 @@
 data_dir/LOCK   data_dir/index/data.mdb   data_dir/segments/<number, 16 hex digits>.seg
 """
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,25 +45,30 @@ def open_data_folder(path: Path, bytes_max: int, io: DiskIO) -> DataFolder:
     """Lock `path`, open its index and its segments; those beyond `bytes_max` are deleted.
 
     Raises: ConfigError when the folder is in use, cannot be written or has an unknown format."""
-    try:
-        io.make_folder(path / "segments")
-        io.make_folder(path / "index")
-        lock_fd = io.lock(path / "LOCK")
-    except BlockingIOError as error:
-        raise ConfigError(f"data_dir {path} is in use by another node: stop it, or give this one its own") from error
-    except OSError as error:
-        raise ConfigError(f"data_dir {path} cannot be written: {error.strerror}") from error
-    try:
-        # 512 bytes of index for every 4 KiB of values is more than three times what a record takes.
-        index = DiskIndex(path / "index", _INDEX_BYTES_MIN + bytes_max // 8, io)
-        segments = _find_segments(path, bytes_max, io)
-        fds = {number: io.open_segment(segment_path(path, number), each.bytes) for number, each in segments.items()}
-    except (OSError, lmdb.Error) as error:
-        io.close(lock_fd)
-        raise ConfigError(f"data_dir {path} cannot be opened: {error}") from error
-    except ConfigError:
-        io.close(lock_fd)
-        raise
+    with ExitStack() as undo:
+        try:
+            io.make_folder(path / "segments")
+            io.make_folder(path / "index")
+            lock_fd = io.lock(path / "LOCK")
+            undo.callback(io.close, lock_fd)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"data_dir {path} is in use by another node: stop it, or give this one its own"
+            ) from error
+        except OSError as error:
+            raise ConfigError(f"data_dir {path} cannot be written: {error.strerror}") from error
+        try:
+            # 512 bytes of index for every 4 KiB of values is more than three times what a record takes.
+            index = DiskIndex(path / "index", _INDEX_BYTES_MIN + bytes_max // 8, io)
+            undo.callback(index.close)
+            segments = _find_segments(path, bytes_max, io)
+            fds: dict[int, int] = {}
+            for number, segment in segments.items():
+                fds[number] = io.open_segment(segment_path(path, number), segment.bytes)
+                undo.callback(io.close, fds[number])
+        except (OSError, lmdb.Error) as error:
+            raise ConfigError(f"data_dir {path} cannot be opened: {error}") from error
+        undo.pop_all()
     return DataFolder(path, bytes_max, lock_fd, index, segments, fds)
 
 

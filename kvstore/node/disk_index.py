@@ -47,18 +47,34 @@ class DiskIndex:
     def __init__(self, folder: Path, map_bytes: int, io: DiskIO) -> None:
         self._io = io
         self._env = io.open_index(folder, map_bytes)
-        self._meta = self._env.open_db(b"meta")
-        self._namespaces = self._env.open_db(b"namespaces")
-        self._blocks = self._env.open_db(b"blocks")
-        with self._env.begin(write=True) as transaction:
-            raw = transaction.get(b"format", db=self._meta)
-            if raw is None:
+        try:
+            self._open_tables(folder)
+        except BaseException:
+            self._env.close()
+            raise
+
+    def _open_tables(self, folder: Path) -> None:
+        """Check the format before anything is written; make the tables of a new file in one transaction."""
+        is_new = self._env.stat()["entries"] == 0
+        transaction = self._env.begin(write=True)
+        try:
+            self._meta = self._env.open_db(b"meta", transaction, create=is_new)
+            if is_new:
                 transaction.put(b"format", _VERSION.pack(FORMAT_VERSION), db=self._meta)
-            elif raw != _VERSION.pack(FORMAT_VERSION):
+            elif (raw := transaction.get(b"format", b"", db=self._meta)) != _VERSION.pack(FORMAT_VERSION):
                 raise ConfigError(
                     f"{folder} has format version {int.from_bytes(raw, 'little')}, this node knows {FORMAT_VERSION}: "
                     "use the node version that wrote it, or another data_dir"
                 )
+            self._namespaces = self._env.open_db(b"namespaces", transaction, create=is_new)
+            self._blocks = self._env.open_db(b"blocks", transaction, create=is_new)
+            self._io.commit(transaction)
+        except lmdb.NotFoundError:
+            transaction.abort()
+            raise ConfigError(f"{folder} is of another program: choose another data_dir") from None
+        except BaseException:
+            transaction.abort()
+            raise
 
     def namespaces(self) -> dict[NamespaceId, bytes]:
         """Namespace ids and their serialised fingerprints."""

@@ -5,6 +5,7 @@ Nothing else in the tier calls the system: folders, segment files and the index 
 
 import errno
 import fcntl
+import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +18,8 @@ from kvstore.node.store import ARENA_ALIGNMENT
 
 IO_ALIGNMENT = ARENA_ALIGNMENT
 """Buffers, offsets and lengths of segment files are multiples of this (O_DIRECT needs 512 or 4,096)."""
+
+log = logging.getLogger(__name__)
 
 
 class DiskIO(Protocol):
@@ -55,7 +58,7 @@ class DiskIO(Protocol):
         """Remove a file; nothing happens if it is not there."""
 
     def close(self, fd: int) -> None:
-        """Close a descriptor."""
+        """Close a descriptor; never raises."""
 
     def commit(self, transaction: "lmdb.Transaction") -> None:
         """Commit a transaction of the index, durably. May raise lmdb.Error."""
@@ -127,7 +130,7 @@ class SystemDiskIO:
         try:
             self._calls.flock(fd)
         except OSError:
-            self._calls.close(fd)
+            self.close(fd)
             raise
         return fd
 
@@ -136,7 +139,11 @@ class SystemDiskIO:
 
     def open_index(self, folder: Path, map_bytes: int) -> "lmdb.Environment":
         index = self._calls.open_index(folder, map_bytes)
-        self._sync_folder(folder)  # LMDB makes its file, but not the file's name, durable
+        try:
+            self._sync_folder(folder)  # LMDB makes its file, but not the file's name, durable
+        except OSError:
+            index.close()
+            raise
         return index
 
     def open_segment(self, path: Path, size: int) -> int:
@@ -155,7 +162,7 @@ class SystemDiskIO:
         except OSError:
             with suppress(OSError):  # the first failure is the one to tell
                 self._calls.unlink(path)
-            self._calls.close(fd)
+            self.close(fd)
             raise
         return fd
 
@@ -181,7 +188,10 @@ class SystemDiskIO:
             self._calls.unlink(path)
 
     def close(self, fd: int) -> None:
-        self._calls.close(fd)
+        try:
+            self._calls.close(fd)
+        except OSError as error:  # Linux has closed it all the same, and what counts is synced before
+            log.warning("disk_close_failed reason=%r", str(error))
 
     def commit(self, transaction: "lmdb.Transaction") -> None:
         self._calls.commit(transaction)
@@ -191,4 +201,4 @@ class SystemDiskIO:
         try:
             self._calls.fsync(fd)
         finally:
-            self._calls.close(fd)
+            self.close(fd)

@@ -5,7 +5,7 @@ Runs on the node's one task, as the service does.
 
 from collections.abc import Sequence
 
-from kvstore.core.errors import CallerError, UnavailableError
+from kvstore.core.errors import CacheDegradedError, CallerError
 from kvstore.core.keys import NamespaceId
 from kvstore.node import checking
 from kvstore.node.blocks import IN_MEMORY, Block, BlockId, DiskPlace
@@ -48,7 +48,7 @@ class Management:
         return pb.UnpinResponse(unpinned=sum(self._store.pins.end(block) for block in found))
 
     async def remove(self, request: pb.RemoveRequest) -> pb.RemoveResponse:
-        """Take blocks away from every tier. Raises also: UnavailableError when the disk cannot forget them."""
+        """Take blocks away from every tier. Raises also: CacheDegradedError when the disk cannot forget them."""
         namespace = NamespaceId(request.namespace_id)
         shard_count = self._store.shard_count(namespace)
         if (bool(request.keys), bool(request.prefix_key), request.all).count(True) != 1:
@@ -68,7 +68,7 @@ class Management:
         return pb.RemoveResponse(removed=len(forgotten))
 
     async def bump_epoch(self, request: pb.BumpEpochRequest) -> pb.BumpEpochResponse:
-        """Invalidate a namespace. Raises also: UnavailableError when the disk cannot forget it."""
+        """Invalidate a namespace. Raises also: CacheDegradedError when the disk cannot forget it."""
         namespace = NamespaceId(request.namespace_id)
         opened = self._store.namespace(namespace)
         opened.epoch += 1
@@ -112,11 +112,11 @@ class Management:
         return checking.block_ids(namespace, request.blocks, self._store.shard_count(namespace), self._limits)
 
     async def _forget(self, forgotten: Sequence[tuple[BlockId, DiskPlace | None]]) -> None:
-        if self._disk is None or not forgotten:
+        if self._disk is None:
             return
         await self._disk.tier.forget(forgotten)
         if self._disk.tier.off_reason:
-            raise UnavailableError(
+            raise CacheDegradedError(
                 "the blocks are removed from memory, but the disk tier is off and may still name them after a "
                 f"restart ({self._disk.tier.off_reason}): mend the disk and remove them again"
             )

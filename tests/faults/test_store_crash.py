@@ -1,4 +1,4 @@
-"""kill -9, flipped bytes, and everything else that can happen to a data folder."""
+"""Flipped bytes, lost files, and everything else that can happen to a data folder; see test_store_kills for kill -9."""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +8,6 @@ import pytest
 
 from kvstore.client import StoreClient
 from kvstore.core.errors import StockpotError
-from kvstore.core.keys import BlockKey
 from tests.store_node import (
     FINGERPRINT,
     MIB,
@@ -23,47 +22,11 @@ from tests.store_node import (
 )
 
 SIZE = 300_000
-KILL_ROUNDS = 5
 
 
 def start_with_disk(nodes: NodeProcesses, **flags: object) -> NodeProcess:
     data_dir = nodes.folder / "data"
     return nodes.start(data_dir=data_dir, disk_bytes_max=64 * MIB, **flags).wait_ready()
-
-
-async def write_until_killed(node: NodeProcess, written: list[BlockKey], n_before_kill: int) -> None:
-    client = await StoreClient.connect(node.address)
-    async with client:
-        namespace = (await client.open_namespace(FINGERPRINT)).namespace_id
-        try:
-            while True:
-                keys = random_keys(4)
-                written += keys
-                await put_chain(client, namespace, keys, SIZE)
-                n_before_kill -= 1
-                if n_before_kill == 0:
-                    node.kill()
-        except StockpotError:
-            return
-
-
-async def test_after_kill_9_every_served_block_is_right(nodes: NodeProcesses) -> None:
-    written: list[BlockKey] = []
-    n_served = 0
-    for kill_round in range(KILL_ROUNDS):
-        node = start_with_disk(nodes)
-        await write_until_killed(node, written, n_before_kill=3 + 4 * kill_round)
-        node = start_with_disk(nodes)
-        async with await StoreClient.connect(node.address) as client:
-            namespace = (await client.open_namespace(FINGERPRINT)).namespace_id
-            for start in range(0, len(written), 8):
-                keys = written[start : start + 8]
-                for key, value in zip(keys, await get_values(client, namespace, keys), strict=True):
-                    assert value is None or value == value_of(key, SIZE)
-                    n_served += value is not None
-            assert (await client.stats()).blocks_corrupt == 0
-        node.kill()
-    assert n_served > 0
 
 
 async def test_all_that_was_flushed_survives_a_clean_stop(nodes: NodeProcesses) -> None:

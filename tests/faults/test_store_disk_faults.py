@@ -1,7 +1,9 @@
 """Each call to the disk fails in turn: the node goes on in memory and never answers wrong bytes."""
 
+import asyncio
 import errno
 import os
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from kvstore.client import StoreClient
 from kvstore.core.keys import BlockKey, NamespaceId
-from kvstore.node.disk_io import SystemDiskIO
+from kvstore.node.disk_io import SystemCalls, SystemDiskIO
 from kvstore.node.node import Node
 from kvstore.node.settings import NodeSettings
 from kvstore.wire import kvstore_pb2 as pb
@@ -186,3 +188,34 @@ async def test_more_blocks_from_disk_than_the_arena_holds_are_read_by_grpc(tmp_p
             n_leased = sum(value is not None for value in blocks.values)
             assert 0 < n_leased < len(keys)
             assert blocks.values[n_leased:] == [None] * (len(keys) - n_leased)
+
+
+async def test_a_removal_waits_for_a_segment_that_is_being_reclaimed(tmp_path: Path) -> None:
+    """Its blocks have left memory, so the removal finds nothing; but the index still names them."""
+
+    class HeldCommits(SystemCalls):
+        may_go = threading.Event()
+        n_done = 0
+
+        def commit(self, transaction: lmdb.Transaction) -> None:
+            assert self.may_go.wait(20)
+            super().commit(transaction)
+            self.n_done += 1
+
+    calls = HeldCommits()
+    calls.may_go.set()
+    async with node_with(tmp_path, SystemDiskIO(calls)) as (node, client, namespace):
+        keys = await put_many(client, namespace, 24)  # all four segments are full
+        assert (await client.match(namespace, keys[:1])).blocks == 1
+        calls.may_go.clear()
+        await put_chain(client, namespace, random_keys(1), SIZE)
+
+        async def is_reclaimed() -> bool:
+            return (await client.match(namespace, keys[:1])).blocks == 0
+
+        await until(is_reclaimed)
+        n_done = calls.n_done
+        asyncio.get_running_loop().call_later(0.05, calls.may_go.set)
+        assert await client.remove(namespace, keys[:1]) == 0
+        assert calls.n_done > n_done
+        node.store.check_invariants()
