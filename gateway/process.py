@@ -42,4 +42,4 @@ async def run_gateway(settings: GatewaySettings, stop: asyncio.Event) -> None:
 
 
 async def _connect_node(address: str) -> NodeLink:
-    return await StoreClient.connect(address, prefer_local=False)
+    return await StoreClient.connect(address, prefer_local=False, prefer_bulk=False)

@@ -70,7 +70,7 @@ async def _measure() -> dict[int, dict[str, Times]]:
         async with _serving(Node(settings)) as (node, address):
             async with (
                 await StoreClient.connect(address, call_deadline_s=30) as local,
-                await StoreClient.connect(address, prefer_local=False, call_deadline_s=30) as remote,
+                await StoreClient.connect(address, prefer_local=False, prefer_bulk=False, call_deadline_s=30) as remote,
             ):
                 namespace = (await local.open_namespace(_FINGERPRINT)).namespace_id
                 stored = 0

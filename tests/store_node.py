@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from kvstore.client import FillItem, StoreClient
+from kvstore.client import Path as BytesPath
 from kvstore.core.keys import BlockKey, NamespaceId
 from kvstore.core.namespace import Fingerprint
 from kvstore.node.disk_io import DiskIO
@@ -23,6 +24,7 @@ from tests.threaded_client import ThreadedClient
 
 MIB = 1 << 20
 START_DEADLINE_S = 30.0
+PATHS: tuple[BytesPath, ...] = ("shm", "bulk", "grpc")
 FINGERPRINT = Fingerprint(model_digest=b"m" * 32, block_tokens=32)
 
 
@@ -104,6 +106,15 @@ async def running_node(settings: NodeSettings, io: DiskIO | None = None) -> Asyn
                 yield node, started.result()
             finally:
                 stop.set()
+
+
+async def connect_by(path: BytesPath, address: str, call_deadline_s: float = 1.0) -> StoreClient:
+    """A client whose bytes go by `path`."""
+    client = await StoreClient.connect(
+        address, prefer_local=path == "shm", prefer_bulk=path == "bulk", call_deadline_s=call_deadline_s
+    )
+    assert client.path == path
+    return client
 
 
 def random_keys(count: int) -> list[BlockKey]:

@@ -31,8 +31,8 @@ class ThreadedClient:
         self.sync = client
 
     @classmethod
-    async def connect(cls, address: str, *, prefer_local: bool = True) -> "ThreadedClient":
-        return cls(await asyncio.to_thread(SyncStoreClient.connect, address, prefer_local=prefer_local))
+    async def connect(cls, address: str, **options: bool | float) -> "ThreadedClient":
+        return cls(await asyncio.to_thread(SyncStoreClient.connect, address, **options))
 
     async def __aenter__(self) -> "ThreadedClient":
         return self

@@ -11,9 +11,9 @@ from typing import Any
 
 from kvstore.client.filling import Fill, FillPlan, fill_blocks
 from kvstore.client.link import NodeLink
-from kvstore.client.reading import Blocks, ReadPlan, read_blocks
+from kvstore.client.reading import Blocks, ReadPlan, read_blocks, read_into
 from kvstore.client.types import ClientCounts, FillItem, Match, NamespaceInfo, Path, PinOptions, block_ids
-from kvstore.core.errors import LimitError, UnavailableError
+from kvstore.core.errors import CallerError, LimitError, UnavailableError
 from kvstore.core.keys import BlockKey, NamespaceId
 from kvstore.core.namespace import Fingerprint
 from kvstore.wire import kvstore_pb2 as pb
@@ -31,12 +31,19 @@ class StoreClient:
         self._link = link
 
     @classmethod
-    async def connect(cls, address: str, *, prefer_local: bool = True, call_deadline_s: float = 1.0) -> "StoreClient":
-        """A client of the node at `address` (HOST:PORT). Raises: UnavailableError when none answers in time."""
-        client = cls(NodeLink(address, prefer_local=prefer_local, call_deadline_s=call_deadline_s))
+    async def connect(
+        cls, address: str, *, prefer_local: bool = True, prefer_bulk: bool = True, call_deadline_s: float = 1.0
+    ) -> "StoreClient":
+        """A client of the node at `address` (HOST:PORT). Raises: UnavailableError when none answers in time.
+
+        `prefer_local`: move bytes by shared memory where the node is on this host; else, with `prefer_bulk`,
+        by its bulk port; else by gRPC."""
+        client = cls(
+            NodeLink(address, prefer_local=prefer_local, prefer_bulk=prefer_bulk, call_deadline_s=call_deadline_s)
+        )
         try:
             await client.stats()
-            await client._link.try_local()
+            await client._link.try_paths()
         except BaseException:
             await client.close()
             raise
@@ -50,7 +57,7 @@ class StoreClient:
 
     @property
     def path(self) -> Path:
-        """How bytes move now: "shm" or "grpc"."""
+        """How bytes move now: "shm", "bulk" or "grpc"."""
         return self._link.path
 
     @property
@@ -115,11 +122,28 @@ class StoreClient:
         By shared memory they lie in the node's arena under a lease; a reader that stops for longer than
         the lease's TTL (10 s by default) may see other bytes. So copy, or use, first, and trust after:
         leaving the block raises LeaseExpiredError when the lease ended meanwhile, and `is_valid` asks
-        before that. With `prefix_only` all after the first miss are misses. By gRPC, values are checked
+        before that. With `prefix_only` all after the first miss are misses. Over the network, values are checked
         against their checksums, and a damaged one is a miss, counted in `counts`.
 
         Raises: CallerError, UnavailableError, LeaseExpiredError."""
         return read_blocks(self._link, ReadPlan(namespace_id, keys, shard, prefix_only))
+
+    async def read_into(
+        self,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        into: Sequence[memoryview],
+        shard: int = 0,
+        prefix_only: bool = True,
+    ) -> list[int | None]:
+        """Read the values of `keys` into the writable buffers `into`, one for each; returns their bytes, None for
+        a miss. As `read`, without a copy on the way: by the bulk port they are received where they belong.
+
+        A buffer may be larger than its value; one whose value is missing may hold anything afterwards.
+        Raises: CallerError, also when a buffer is too small; UnavailableError, LeaseExpiredError."""
+        if len(into) != len(keys):
+            raise CallerError(f"{len(keys)} keys are to be read into {len(into)} buffers: give one for each")
+        return await read_into(self._link, ReadPlan(namespace_id, keys, shard, prefix_only), into)
 
     def fill(
         self, namespace_id: NamespaceId, items: Sequence[FillItem], shard: int = 0

@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import grpc
 
+from kvstore.client.buffers import BufferPool
+from kvstore.client.bulk import BulkConnection
 from kvstore.client.link import NodeLink
 from kvstore.client.local import LocalConnection
+from kvstore.client.receiving import released
 from kvstore.client.remote import grpc_errors, within
 from kvstore.client.types import FillItem, Path
 from kvstore.core.block import value_checksum
@@ -60,7 +63,7 @@ class Fill:
             for index, status in zip(wanted, await self._way.commit(commit), strict=True):
                 self.statuses[index] = status
         for view in self.views:
-            _release(view)
+            released(view)
         return [self.statuses[index] for index in chosen]
 
 
@@ -100,11 +103,19 @@ async def fill_blocks(link: NodeLink, plan: FillPlan) -> AsyncIterator[Fill]:
         finally:
             local.end(fill.is_committed)
         return
-    remote = await link.reopening(plan.namespace_id, lambda: link.guarded(lambda: _RemoteFill.begin(link, begin)))
+    remote = await link.reopening(plan.namespace_id, lambda: link.guarded(lambda: _begin_remote(link, begin)))
+    fill = Fill(remote)
     try:
-        yield Fill(remote)
+        yield fill
     finally:
-        remote.end()
+        remote.end(fill.is_committed)
+
+
+async def _begin_remote(link: NodeLink, begin: pb.PutBegin) -> "_BulkFill | _RemoteFill":
+    connection = await link.take_bulk()
+    if connection is not None and (fill := await _BulkFill.begin(link, connection, begin)) is not None:
+        return fill
+    return await _RemoteFill.begin(link, begin)
 
 
 class _LocalFill:
@@ -128,10 +139,81 @@ class _LocalFill:
     def end(self, is_committed: bool) -> None:
         """End the views; without a commit, give everything back."""
         for view in self.views:
-            _release(view)
+            released(view)
         if not is_committed and self.begun.lease_id:
             nothing = pb.PutCommit(lease_id=self.begun.lease_id)
             self._connection.tell(pb.LocalRequest(put_commit=nothing))
+
+
+class _Buffers:
+    """Memory of our own for what is wanted."""
+
+    def __init__(self, pool: BufferPool, begin: pb.PutBegin, begun: pb.PutBegun) -> None:
+        self._pool = pool
+        self._buffers = [
+            pool.take(item.size) if answer.status == pb.STATUS_WANTED else None
+            for item, answer in zip(begin.items, begun.items, strict=True)
+        ]
+        self.views = [
+            buffer[: item.size] if buffer is not None else None
+            for item, buffer in zip(begin.items, self._buffers, strict=True)
+        ]
+
+    def of(self, commit: pb.PutCommit) -> list[memoryview]:
+        """The views of the items of `commit`, in its order."""
+        views = [self.views[item.index] for item in commit.items]
+        return [view for view in views if view is not None]
+
+    def give_back(self) -> None:
+        """End the views. A buffer that something of the caller's still uses is left to it."""
+        for view, buffer in zip(self.views, self._buffers, strict=True):
+            if buffer is not None and released(view):
+                self._pool.give_back(buffer)
+
+
+class _BulkFill:
+    """Buffers of our own, sent at the commit by the bulk connection that reserved."""
+
+    path: Path = "bulk"
+
+    def __init__(self, link: NodeLink, connection: BulkConnection, begin: pb.PutBegin, begun: pb.PutBegun) -> None:
+        self._link = link
+        self._connection = connection
+        self.begun = begun
+        self._buffers = _Buffers(link.buffers, begin, begun)
+        self.views = self._buffers.views
+        self._is_open = begun.lease_id != 0
+
+    @staticmethod
+    async def begin(link: NodeLink, connection: BulkConnection, begin: pb.PutBegin) -> "_BulkFill | None":
+        """Reserve; None: the connection broke, use gRPC."""
+        try:
+            request = pb.BulkRequest(put_begin=begin)
+            answer = await link.by_bulk(connection, lambda: connection.ask(request))
+        except BaseException:
+            link.bulk.end(connection)
+            raise
+        if answer is None:
+            link.bulk.end(connection)
+            return None
+        return _BulkFill(link, connection, begin, answer.begun)
+
+    async def commit(self, commit: pb.PutCommit) -> Sequence[pb.Status]:
+        request, values = pb.BulkRequest(put_commit=commit), self._buffers.of(commit)
+        answer = await self._link.guarded(
+            lambda: self._link.by_bulk(self._connection, lambda: self._connection.ask(request, values)), is_begun=True
+        )
+        if answer is None:
+            raise UnavailableError("the bulk connection broke before the node said that the values are stored")
+        self._is_open = False
+        return answer.committed.statuses
+
+    def end(self, is_committed: bool) -> None:
+        """Keep the connection for others; without a commit it is closed, which gives the reservation back."""
+        if self._is_open:
+            self._connection.abort()
+        self._link.bulk.end(self._connection)
+        self._buffers.give_back()
 
 
 class _RemoteFill:
@@ -143,14 +225,8 @@ class _RemoteFill:
         self._link = link
         self._stream = stream
         self.begun = begun
-        self._buffers = [
-            link.buffers.take(item.size) if answer.status == pb.STATUS_WANTED else None
-            for item, answer in zip(begin.items, begun.items, strict=True)
-        ]
-        self.views = [
-            buffer[: item.size] if buffer is not None else None
-            for item, buffer in zip(begin.items, self._buffers, strict=True)
-        ]
+        self._buffers = _Buffers(link.buffers, begin, begun)
+        self.views = self._buffers.views
 
     @staticmethod
     async def begin(link: NodeLink, begin: pb.PutBegin) -> "_RemoteFill":
@@ -168,19 +244,15 @@ class _RemoteFill:
     async def commit(self, commit: pb.PutCommit) -> Sequence[pb.Status]:
         return await self._link.guarded(lambda: self._send(commit), is_begun=True)
 
-    def end(self) -> None:
+    def end(self, is_committed: bool) -> None:
         """End the stream: what it did not commit is given back."""
         self._stream.cancel()
-        for view, buffer in zip(self.views, self._buffers, strict=True):
-            if buffer is not None and _release(view):
-                self._link.buffers.give_back(buffer)
+        self._buffers.give_back()
 
     async def _send(self, commit: pb.PutCommit) -> Sequence[pb.Status]:
         link, stream = self._link, self._stream
         with grpc_errors():
-            for item in commit.items:
-                view = self.views[item.index]
-                assert view is not None
+            for item, view in zip(commit.items, self._buffers.of(commit), strict=True):
                 for offset in range(0, len(view), FRAME_BYTES):
                     chunk = encode_put_chunk(item.index, offset, view[offset : offset + FRAME_BYTES])
                     await within(link.deadline_s, stream.write(chunk))
@@ -200,12 +272,3 @@ async def _checksums(views: Sequence[memoryview]) -> list[bytes]:
     if sum(map(len, views)) <= _SUM_ON_LOOP_BYTES_MAX:
         return list(map(value_checksum, views))
     return await asyncio.to_thread(lambda: list(map(value_checksum, views)))
-
-
-def _release(view: memoryview | None) -> bool:
-    """End a view, so that later use raises; False when something of the caller's still uses it."""
-    with suppress(BufferError):
-        if view is not None:
-            view.release()
-        return True
-    return False

@@ -1,7 +1,7 @@
 """The link to one node: which path a call takes, how long it may take, what happens when it fails.
 
-Each call has one deadline, whatever it tries within it. A local socket that dies hands over to gRPC in
-the same call, and is looked for again a second later. A node that does not answer opens the breaker.
+Each call has one deadline, whatever it tries within it. A local socket or bulk connection that dies hands over
+to gRPC in the same call, and is looked for again later. A node that does not answer opens the breaker.
 """
 
 import logging
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from kvstore.client.breaker import CircuitBreaker
 from kvstore.client.buffers import BufferPool
+from kvstore.client.bulk import BulkConnection, BulkLink, BulkLostError, BulkStalledError
 from kvstore.client.local import ConnectionLostError, LocalConnection, connect_local
 from kvstore.client.remote import RemoteNode, within
 from kvstore.client.types import ClientCounts, Path
@@ -33,15 +34,17 @@ log = logging.getLogger(__name__)
 
 
 class NodeLink:
-    """One node, by shared memory when it is on this host, else by gRPC."""
+    """One node: bytes by shared memory when it is on this host, else by its bulk port, else by gRPC."""
 
-    def __init__(self, address: str, *, prefer_local: bool, call_deadline_s: float) -> None:
+    def __init__(self, address: str, *, prefer_local: bool, prefer_bulk: bool, call_deadline_s: float) -> None:
         self.remote = RemoteNode(address)
         self.deadline_s = call_deadline_s
         self.buffers = BufferPool()
         self.counts = ClientCounts()
         self._fingerprints: dict[NamespaceId, pb.Fingerprint] = {}
+        self.bulk = BulkLink(self.remote, call_deadline_s)
         self._prefer_local = prefer_local
+        self._prefer_bulk = prefer_bulk
         self._breaker = CircuitBreaker(time.monotonic, call_deadline_s)
         self._local: LocalConnection | None = None
         self._is_connecting = False
@@ -50,7 +53,9 @@ class NodeLink:
     @property
     def path(self) -> Path:
         """How the next read or fill would go, as far as is known now."""
-        return "shm" if self._local is not None and self._local.is_open else "grpc"
+        if self._local is not None and self._local.is_open:
+            return "shm"
+        return "bulk" if self.bulk.is_ready else "grpc"
 
     async def local(self) -> LocalConnection | None:
         """The open local connection, made now if it can be; None: use gRPC."""
@@ -69,9 +74,32 @@ class NodeLink:
             self._is_connecting = False
         return self._local
 
-    async def try_local(self) -> None:
-        """Make the local connection now, rather than with the first call."""
-        await self.guarded(lambda: within(self.deadline_s, self.local()))
+    async def take_bulk(self) -> BulkConnection | None:
+        """A bulk connection for one read or fill, to be given to `bulk.end`; None: use gRPC."""
+        if not self._prefer_bulk:
+            return None
+        try:
+            return await self.bulk.take()
+        except UnavailableError:
+            self._lose_bulk()
+            return None
+
+    async def by_bulk(self, connection: BulkConnection, work: Callable[[], Answer]) -> Answer | None:
+        """What `work` answers in a thread, using `connection`; None: the connection broke, use gRPC."""
+        try:
+            return await self.bulk.run(connection, work)
+        except BulkLostError:
+            self._lose_bulk()
+            return None
+        except BulkStalledError:
+            self._lose_bulk()
+            raise
+
+    async def try_paths(self) -> None:
+        """Find the best path now, rather than with the first call."""
+        local = await self.guarded(lambda: within(self.deadline_s, self.local()))
+        if local is None and self._prefer_bulk:
+            await self.bulk.probe()
 
     async def guarded(self, attempt: Callable[[], Awaitable[Answer]], *, is_begun: bool = False) -> Answer:
         """What `attempt` answers; its success or failure moves the breaker. It brings its own deadline.
@@ -128,10 +156,15 @@ class NodeLink:
         return await self.guarded(lambda: within(self.deadline_s, attempt()))
 
     async def close(self) -> None:
-        """Close both paths; all leases are given back."""
+        """Close all paths; all leases are given back."""
         if self._local is not None:
             self._local.close()
+        await self.bulk.close()
         await self.remote.close()
+
+    def _lose_bulk(self) -> None:
+        self.counts.bulk_lost += 1
+        self.bulk.lose()
 
     async def _connect_local(self) -> LocalConnection | None:
         stats: pb.StatsResponse = await self.remote.call("Stats", pb.StatsRequest())

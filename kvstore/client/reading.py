@@ -1,21 +1,20 @@
-"""Reading blocks: leased in the node's arena, or streamed into buffers of our own."""
+"""Reading blocks: leased in the node's arena, or received into buffers."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-
-import grpc
 
 from kvstore.client.link import NodeLink
 from kvstore.client.local import LocalConnection
-from kvstore.client.remote import grpc_errors, within
+from kvstore.client.receiving import GivenPlaces, Places, PooledPlaces, receive, released
 from kvstore.client.types import Path, block_ids
-from kvstore.core.block import value_checksum
 from kvstore.core.errors import LeaseExpiredError
 from kvstore.core.keys import BlockKey, NamespaceId
 from kvstore.wire import kvstore_pb2 as pb
-from kvstore.wire_codec import GetFrame, decode_get_frame
+
+_COPY_ON_LOOP_BYTES_MAX = 8 << 20  # a millisecond; more goes to a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +45,51 @@ class ReadPlan:
 @asynccontextmanager
 async def read_blocks(link: NodeLink, plan: ReadPlan) -> AsyncIterator[Blocks]:
     """See `StoreClient.read`."""
+    async with _leased_if_local(link, plan) as leased:
+        if leased is not None:
+            yield leased
+            return
+    places = PooledPlaces(link.buffers, len(plan.keys))
+    try:
+        sizes, path = await _receive(link, plan, places)
+        places.keep(sizes)
+        yield Blocks(places.values, path, lambda: True)
+    finally:
+        places.give_back()
+
+
+async def read_into(link: NodeLink, plan: ReadPlan, into: Sequence[memoryview]) -> list[int | None]:
+    """See `StoreClient.read_into`."""
+    places = GivenPlaces(into)
+    async with _leased_if_local(link, plan) as leased:
+        if leased is not None:
+            sizes = [None if value is None else len(value) for value in leased.values]
+            if sum(size or 0 for size in sizes) <= _COPY_ON_LOOP_BYTES_MAX:
+                _copy(leased.values, places)
+            else:
+                await asyncio.to_thread(_copy, leased.values, places)
+            return sizes
+    return (await _receive(link, plan, places))[0]
+
+
+async def _receive(link: NodeLink, plan: ReadPlan, places: Places) -> tuple[list[int | None], Path]:
+    request = pb.GetRequest(namespace_id=plan.namespace_id, blocks=plan.block_ids(), prefix_only=plan.prefix_only)
+    return await link.reopening(plan.namespace_id, lambda: link.guarded(lambda: receive(link, request, places)))
+
+
+@asynccontextmanager
+async def _leased_if_local(link: NodeLink, plan: ReadPlan) -> AsyncIterator[Blocks | None]:
+    """The values where they lie in the node's arena; None when it is not mapped here."""
     asked_at_s = time.monotonic()
     acquire = pb.AcquireRequest(namespace_id=plan.namespace_id, blocks=plan.block_ids(), prefix_only=plan.prefix_only)
     request = pb.LocalRequest(acquire=acquire)
-    if (answer := await link.reopening(plan.namespace_id, lambda: link.call_local(request))) is not None:
-        connection, response = answer
-        with _leased(connection, response.acquire, asked_at_s) as blocks:
-            yield blocks
+    answer = await link.reopening(plan.namespace_id, lambda: link.call_local(request))
+    if answer is None:
+        yield None
         return
-    buffers: dict[int, memoryview] = {}
-    values: list[memoryview | None] = [None] * len(plan.keys)
-    try:
-        await link.reopening(plan.namespace_id, lambda: link.guarded(lambda: _receive(link, plan, buffers, values)))
-        yield Blocks(values, "grpc", lambda: True)
-    finally:
-        for item, buffer in buffers.items():
-            if _released(values[item]):
-                link.buffers.give_back(buffer)
+    connection, response = answer
+    with _leased(connection, response.acquire, asked_at_s) as blocks:
+        yield blocks
 
 
 @contextmanager
@@ -84,56 +111,12 @@ def _leased(connection: LocalConnection, response: pb.AcquireResponse, asked_at_
             )
     finally:
         for view in values:
-            _released(view)
+            released(view)
         if response.lease_id:
             connection.release(response.lease_id)
 
 
-def _released(view: memoryview | None) -> bool:
-    """End a view, so that later use raises; False when something of the caller's still uses it."""
-    with suppress(BufferError):
-        if view is not None:
-            view.release()
-        return True
-    return False
-
-
-async def _receive(
-    link: NodeLink, plan: ReadPlan, buffers: dict[int, memoryview], values: list[memoryview | None]
-) -> None:
-    """Stream the values of `plan` into `buffers`, by item, and set those in `values` that are proven."""
-    request = pb.GetRequest(namespace_id=plan.namespace_id, blocks=plan.block_ids(), prefix_only=plan.prefix_only)
-    received: dict[int, int] = {}
-    first: dict[int, GetFrame] = {}
-    stream = link.remote.get(request)
-    try:
-        with grpc_errors():
-            while (raw := await within(link.deadline_s, stream.read())) is not grpc.aio.EOF:
-                frame = decode_get_frame(raw)
-                if frame.status == pb.STATUS_OK:
-                    _store_frame(link, frame, first, received, buffers)
-    finally:
-        stream.cancel()
-    for item, head in first.items():
-        value = buffers[item][: head.size]
-        if received[item] == head.size and value_checksum(value) == head.checksum:
-            values[item] = value.toreadonly()
-        else:
-            link.counts.values_corrupt += 1
-
-
-def _store_frame(
-    link: NodeLink,
-    frame: GetFrame,
-    first: dict[int, GetFrame],
-    received: dict[int, int],
-    buffers: dict[int, memoryview],
-) -> None:
-    if frame.item not in first:
-        first[frame.item] = frame._replace(data=memoryview(b""))
-        received[frame.item] = 0
-        buffers[frame.item] = link.buffers.take(frame.size)
-    end = frame.offset + len(frame.data)
-    if frame.offset == received[frame.item] and end <= first[frame.item].size:
-        buffers[frame.item][frame.offset : end] = frame.data
-        received[frame.item] = end
+def _copy(values: Sequence[memoryview | None], places: Places) -> None:
+    for item, value in enumerate(values):
+        if value is not None:
+            places.take(item, len(value))[:] = value

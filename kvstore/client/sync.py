@@ -32,11 +32,15 @@ class SyncStoreClient:
         self._thread = thread
 
     @classmethod
-    def connect(cls, address: str, *, prefer_local: bool = True, call_deadline_s: float = 1.0) -> "SyncStoreClient":
-        """A client of the node at `address` (HOST:PORT). Raises: UnavailableError when none answers in time."""
+    def connect(
+        cls, address: str, *, prefer_local: bool = True, prefer_bulk: bool = True, call_deadline_s: float = 1.0
+    ) -> "SyncStoreClient":
+        """See `StoreClient.connect`."""
 
         def connecting() -> Awaitable[StoreClient]:
-            return StoreClient.connect(address, prefer_local=prefer_local, call_deadline_s=call_deadline_s)
+            return StoreClient.connect(
+                address, prefer_local=prefer_local, prefer_bulk=prefer_bulk, call_deadline_s=call_deadline_s
+            )
 
         return cls(LoopThread(connecting, f"kvstore-client {address}"))
 
@@ -77,6 +81,17 @@ class SyncStoreClient:
         """See `StoreClient.read`; `is_valid` may be asked from any thread."""
         with self._entered(lambda client: client.read(namespace_id, keys, shard, prefix_only)) as blocks:
             yield blocks
+
+    def read_into(
+        self,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        into: Sequence[memoryview],
+        shard: int = 0,
+        prefix_only: bool = True,
+    ) -> list[int | None]:
+        """See `StoreClient.read_into`."""
+        return self.run(lambda client: client.read_into(namespace_id, keys, into, shard, prefix_only))
 
     @contextmanager
     def fill(self, namespace_id: NamespaceId, items: Sequence[FillItem], shard: int = 0) -> Iterator["SyncFill"]:

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 from kvstore.core.keys import BlockKey, NamespaceId
 from kvstore.wire import kvstore_pb2 as pb
 
-Path = Literal["shm", "grpc"]
-"""How bytes move: the node's arena mapped into this process, or messages."""
+Path = Literal["shm", "bulk", "grpc"]
+"""How bytes move: the node's arena mapped into this process, plain sockets, or messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,8 @@ class ClientCounts:
     """Values whose checksum was wrong on arrival; they were answered as misses."""
     local_lost: int = 0
     """Times that the local socket was lost and gRPC took over."""
+    bulk_lost: int = 0
+    """Times that a bulk connection was lost and gRPC took over."""
     breaker_opened: int = 0
     """Times that calls began to be refused without asking the node."""
 

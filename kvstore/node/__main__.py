@@ -83,8 +83,9 @@ def _on_signal(sign: signal.Signals, stop: asyncio.Event, manager: ServiceManage
 
 def _tell_ready(settings: NodeSettings, node: Node, addresses: Addresses) -> None:
     log.info(
-        "node_ready address=%s local_socket=%s metrics_address=%s events=%s arena_pages=%s",
+        "node_ready address=%s bulk_port=%d local_socket=%s metrics_address=%s events=%s arena_pages=%s",
         addresses.grpc,
+        addresses.bulk_port,
         addresses.local_socket,
         addresses.metrics,
         addresses.events,
@@ -93,6 +94,7 @@ def _tell_ready(settings: NodeSettings, node: Node, addresses: Addresses) -> Non
     write_ready_file(
         settings.ready_file,
         address=addresses.grpc,
+        bulk_port=addresses.bulk_port,
         local_socket=addresses.local_socket,
         metrics_address=addresses.metrics,
         events=addresses.events,

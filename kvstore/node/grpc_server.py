@@ -12,6 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from kvstore.core.errors import ConfigError, StockpotError
+from kvstore.node.bulk import BulkServer
 from kvstore.node.managing import Management
 from kvstore.node.metrics import CallTimer
 from kvstore.node.observing import Observer
@@ -39,14 +40,16 @@ Streamed = Callable[[Any], AsyncIterator[Any]]
 class GrpcServer:
     """The node's gRPC front."""
 
-    def __init__(self, service: Service, management: Management, observer: Observer, timer: CallTimer) -> None:
+    def __init__(
+        self, service: Service, management: Management, observer: Observer, bulk: BulkServer, timer: CallTimer
+    ) -> None:
         self._timer = timer
         self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CALLS_MAX)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
-        handlers = _handlers(service, management, observer, timer)
+        handlers = _handlers(service, management, observer, bulk, timer)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
     async def start(self, listen: str) -> str:
@@ -76,7 +79,7 @@ class GrpcServer:
 
 
 def _handlers(
-    service: Service, management: Management, observer: Observer, timer: CallTimer
+    service: Service, management: Management, observer: Observer, bulk: BulkServer, timer: CallTimer
 ) -> dict[str, grpc.RpcMethodHandler]:
     async def match(request: pb.MatchRequest) -> pb.MatchResponse:
         answer = service.match(request, None)
@@ -101,6 +104,9 @@ def _handlers(
     async def list_keys(request: pb.ListKeysRequest) -> pb.ListKeysResponse:
         return management.list_keys(request)
 
+    async def open_bulk(_: pb.OpenBulkRequest) -> pb.OpenBulkResponse:
+        return bulk.open()
+
     return {
         "OpenNamespace": _unary("OpenNamespace", service.open_namespace, pb.OpenNamespaceRequest, timer),
         "Match": _unary("Match", match, pb.MatchRequest, timer),
@@ -112,6 +118,7 @@ def _handlers(
         "Remove": _unary("Remove", management.remove, pb.RemoveRequest, timer),
         "BumpEpoch": _unary("BumpEpoch", management.bump_epoch, pb.BumpEpochRequest, timer),
         "ListKeys": _unary("ListKeys", list_keys, pb.ListKeysRequest, timer),
+        "OpenBulk": _unary("OpenBulk", open_bulk, pb.OpenBulkRequest, timer),
         "Stats": _unary("Stats", stats, pb.StatsRequest, timer),
         "Get": grpc.unary_stream_rpc_method_handler(
             _streamed("Get", service.get, timer), request_deserializer=pb.GetRequest.FromString

@@ -15,6 +15,8 @@ from prometheus_client import CollectorRegistry
 
 from kvstore.core.errors import ConfigError
 from kvstore.node.arena import Arena, ArenaOptions
+from kvstore.node.bulk import BulkServer
+from kvstore.node.bulk_steps import BulkSteps
 from kvstore.node.disk import DiskTier
 from kvstore.node.disk_folder import open_data_folder
 from kvstore.node.disk_io import DiskIO, SystemDiskIO
@@ -44,6 +46,7 @@ class Addresses:
     grpc: str
     local_socket: str
     metrics: str
+    bulk_port: int = 0
     events: str = ""
     events_replay: str = ""
 
@@ -107,28 +110,42 @@ class Node:
             if socket_path:
                 await local.start(Path(socket_path))
                 running.callback(local.stop, Path(socket_path))
+            bulk = self._bulk_server(service, observer, disk, timer)
+            running.push_async_callback(bulk.stop)
             published_at = await self._publish_events(observer, registry, running)
             management = Management(self.store, limits_of(settings), disk)
-            server = GrpcServer(service, management, observer, timer)
+            server = GrpcServer(service, management, observer, bulk, timer)
             running.push_async_callback(server.stop)
             address = await server.start(settings.listen)
             lifecycle.serve()
-            started.set_result(Addresses(address, socket_path, metrics_address, *published_at))
+            started.set_result(Addresses(address, socket_path, metrics_address, bulk.port, *published_at))
             await stop.wait()
-            await self._drain(server, local)
+            await self._drain(server, local, bulk)
 
-    async def _drain(self, server: GrpcServer, local: LocalServer) -> None:
+    async def _drain(self, server: GrpcServer, local: LocalServer, bulk: BulkServer) -> None:
         """Let what runs end, within its share of the time to stop."""
         lifecycle = self.lifecycle
         lifecycle.drain()
         log.info("node_draining leases=%d deadline_ms=%d", len(self.store.leases), self._settings.stop_deadline_ms)
         self.store.events.close()
         local.stop_listening()
+        bulk.stop_listening()
         await server.drain(lifecycle.calls_left_s())
-        while not local.is_idle() and (left_s := lifecycle.calls_left_s()) > 0:  # noqa: ASYNC110  # only at the end
+        doors = (local, bulk)
+        while not all(each.is_idle() for each in doors) and (left_s := lifecycle.calls_left_s()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(min(left_s, _DRAIN_POLL_S))
-        if not local.is_idle():
-            log.warning("local_calls_cut leases=%d", len(self.store.leases))
+        if not all(each.is_idle() for each in doors):
+            log.warning("calls_cut leases=%d", len(self.store.leases))
+
+    def _bulk_server(
+        self, service: Service, observer: Observer, disk: DiskParts | None, timer: CallTimer
+    ) -> BulkServer:
+        steps = BulkSteps(service, self.store, limits_of(self._settings), disk, self.lifecycle)
+        bulk = BulkServer(steps, self.arena, observer.incarnation, timer)
+        if self._settings.bulk_port >= 0:
+            bulk.start(self._settings.listen, self._settings.bulk_port)
+            observer.bulk_port = bulk.port
+        return bulk
 
     async def _serve_http(self, registry: CollectorRegistry, watched: AsyncExitStack) -> str:
         if self._settings.metrics_port is None:

@@ -29,6 +29,8 @@ class Observer:
         self._local_socket = local_socket
         self._disk = disk
         self.incarnation = secrets.randbits(63) | 1
+        self.bulk_port = 0
+        """As told to clients; set once the port is open."""
 
     def stats(self, *, with_namespaces: bool = False) -> pb.StatsResponse:
         """See the proto."""
@@ -51,6 +53,7 @@ class Observer:
             namespaces=self._namespaces() if with_namespaces else [],
             blocks_pinned=len(self._store.pins),
             blocks_removed=traffic.blocks_removed,
+            bulk_port=self.bulk_port,
         )
 
     async def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.WatchResponse]:

@@ -130,7 +130,7 @@ class Service:
         namespace = NamespaceId(request.namespace_id)
         shard_count = self._store.shard_count(namespace)
         if request.lease_id:
-            lease = self._running_lease(namespace, request.lease_id)
+            lease = self.running_lease(namespace, request.lease_id)
             places = [_acquire_item(HeldBlock(pb.STATUS_OK, block, pb.TIER_MEMORY)) for block in lease.blocks]
             return pb.AcquireResponse(lease_id=lease.id, items=places, ttl_ms=self._store.leases.ttl_ms(lease))
         self._lifecycle.check_takes_calls()
@@ -242,6 +242,20 @@ class Service:
         answers = [lease.items[item.index] for item in request.items]
         return pb.PutCommitted(statuses=[stored[block] if block else pb.STATUS_REJECTED for block in answers])
 
+    def running_lease(self, namespace: NamespaceId, lease_id: int) -> Lease:
+        """The read lease `lease_id` on blocks of `namespace`. Raises: LeaseExpiredError."""
+        lease = self._store.leases.find(lease_id, LeaseKind.READ)
+        if lease is None or any(block.id.namespace != namespace for block in lease.blocks):
+            raise LeaseExpiredError("the lease is unknown or ran out: match again")
+        return lease
+
+    def commit_proven(self, fill: Lease, commit: pb.PutCommit, proven: Sequence[Block | None]) -> pb.PutCommitted:
+        """Publish the blocks of `fill` that are proven; `proven` has one, or None, for each item of `commit`."""
+        checksums = {block: item.checksum for block, item in zip(proven, commit.items, strict=True) if block}
+        stored = self._store.commit(fill, checksums)
+        self._enqueue(stored)
+        return pb.PutCommitted(statuses=[stored[block] if block else pb.STATUS_REJECTED for block in proven])
+
     @property
     def has_owned_leases(self) -> bool:
         """Whether a connection holds a lease."""
@@ -251,19 +265,13 @@ class Service:
         """Give back everything that `owner` leased."""
         self._store.end_owned(owner)
 
-    def _running_lease(self, namespace: NamespaceId, lease_id: int) -> Lease:
-        lease = self._store.leases.find(lease_id, LeaseKind.READ)
-        if lease is None or any(block.id.namespace != namespace for block in lease.blocks):
-            raise LeaseExpiredError("the lease is unknown or ran out: match again")
-        return lease
-
     def _leased_frames(
         self, namespace: NamespaceId, block_ids: Sequence[BlockId], request: pb.GetRequest
     ) -> Iterator[bytes]:
         """Frames of what the lease holds; the lease is looked at again before each value."""
-        leased = {block.id: block for block in self._running_lease(namespace, request.lease_id).blocks}
+        leased = {block.id: block for block in self.running_lease(namespace, request.lease_id).blocks}
         for index, block_id in enumerate(block_ids or list(leased)):
-            self._running_lease(namespace, request.lease_id)
+            self.running_lease(namespace, request.lease_id)
             block = leased.get(block_id)
             yield from (
                 [encode_get_frame(index, pb.STATUS_MISS)] if block is None else self._frames(index, block, request)
@@ -278,21 +286,14 @@ class Service:
         checking.check_commit(commit.items, n_begun)
         if fill is None or not fill.is_running():
             return pb.PutCommitted(statuses=[pb.STATUS_REJECTED] * len(commit.items))
-        proven = [fill.proven(item) for item in commit.items]
-        checksums = {block: item.checksum for block, item in zip(proven, commit.items, strict=True) if block}
-        stored = self._store.commit(fill.lease, checksums)
-        self._enqueue(stored)
-        return pb.PutCommitted(statuses=[stored[block] if block else pb.STATUS_REJECTED for block in proven])
+        return self.commit_proven(fill.lease, commit, [fill.proven(item) for item in commit.items])
 
     def _enqueue(self, stored: dict[Block, pb.Status]) -> None:
         if self._disk is not None:
             self._disk.demoter.enqueue([block for block, status in stored.items() if status == pb.STATUS_STORED])
 
     def _frames(self, index: int, block: Block, request: pb.GetRequest) -> Iterator[bytes]:
-        start = request.range_offset
-        end = start + request.range_length if request.range_length else block.size
-        if not start <= end <= block.size:
-            raise CallerError(f"range {start} to {end} is beyond the value's {block.size} bytes")
+        start, end = range_of(block, request)
         value = self._arena.view(block.offset, block.size)
         checksum = block.checksum
         while True:
@@ -303,6 +304,15 @@ class Service:
             checksum = b""
             if start == end:
                 return
+
+
+def range_of(block: Block, request: pb.GetRequest) -> tuple[int, int]:
+    """First byte and the one after the last that `request` wants of the value. Raises: CallerError."""
+    start = request.range_offset
+    end = start + request.range_length if request.range_length else block.size
+    if not start <= end <= block.size:
+        raise CallerError(f"range {start} to {end} is beyond the value's {block.size} bytes")
+    return start, end
 
 
 def _n_held(held: Sequence[HeldBlock]) -> int:

@@ -41,6 +41,14 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     disk_bytes_max: Annotated[int, Meta(ge=8192, description="disk space for values")] = 16 << 30
     segment_bytes: Annotated[int, Meta(ge=4096, description="size of one segment file")] = 256 << 20
     local_socket: Annotated[str | None, Meta(description="unix socket for clients of this host")] = None
+    bulk_port: Annotated[
+        int,
+        Meta(
+            ge=-1,
+            le=65535,
+            description="port for the bytes of blocks, on the host of `listen`; 0: a free one; -1: none",
+        ),
+    ] = 0
     metrics_port: Annotated[
         Annotated[int, Meta(ge=0, le=65535)] | None,
         Meta(description="port of /metrics, /healthz and /readyz; 0 picks a free one"),
@@ -84,7 +92,7 @@ _PROGRAM = config.Program(
     env_prefix="STOCKPOT_NODE_",
     groups={
         "identity, log and end": ("node_id", "log_format", "ready_file", "stop_deadline_ms"),
-        "where it answers": ("listen", "local_socket", "metrics_port"),
+        "where it answers": ("listen", "bulk_port", "local_socket", "metrics_port"),
         "memory": ("arena_bytes", "arena_pages", "require_hugepages", "numa_node", "namespace_bytes_max"),
         "disk": ("data_dir", "disk_bytes_max", "segment_bytes", "demote_queue_blocks"),
         "limits of calls": (

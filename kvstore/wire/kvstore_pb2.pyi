@@ -461,7 +461,7 @@ class TierStats(_message.Message):
     def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., blocks: _Optional[int] = ..., bytes_used: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bytes_free_largest: _Optional[int] = ..., is_on: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class StatsResponse(_message.Message):
-    __slots__ = ("incarnation", "tiers", "leases", "blocks_asked", "blocks_hit_memory", "blocks_hit_disk", "blocks_stored", "blocks_evicted", "blocks_corrupt", "bytes_read", "bytes_written", "arena_pages", "local_socket", "blocks_to_demote", "namespaces", "blocks_pinned", "blocks_removed")
+    __slots__ = ("incarnation", "tiers", "leases", "blocks_asked", "blocks_hit_memory", "blocks_hit_disk", "blocks_stored", "blocks_evicted", "blocks_corrupt", "bytes_read", "bytes_written", "arena_pages", "local_socket", "blocks_to_demote", "namespaces", "blocks_pinned", "blocks_removed", "bulk_port")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
@@ -479,6 +479,7 @@ class StatsResponse(_message.Message):
     NAMESPACES_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_PINNED_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    BULK_PORT_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     tiers: _containers.RepeatedCompositeFieldContainer[TierStats]
     leases: int
@@ -496,7 +497,8 @@ class StatsResponse(_message.Message):
     namespaces: _containers.RepeatedCompositeFieldContainer[NamespaceStats]
     blocks_pinned: int
     blocks_removed: int
-    def __init__(self, incarnation: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierStats, _Mapping]]] = ..., leases: _Optional[int] = ..., blocks_asked: _Optional[int] = ..., blocks_hit_memory: _Optional[int] = ..., blocks_hit_disk: _Optional[int] = ..., blocks_stored: _Optional[int] = ..., blocks_evicted: _Optional[int] = ..., blocks_corrupt: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_written: _Optional[int] = ..., arena_pages: _Optional[str] = ..., local_socket: _Optional[str] = ..., blocks_to_demote: _Optional[int] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceStats, _Mapping]]] = ..., blocks_pinned: _Optional[int] = ..., blocks_removed: _Optional[int] = ...) -> None: ...
+    bulk_port: int
+    def __init__(self, incarnation: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierStats, _Mapping]]] = ..., leases: _Optional[int] = ..., blocks_asked: _Optional[int] = ..., blocks_hit_memory: _Optional[int] = ..., blocks_hit_disk: _Optional[int] = ..., blocks_stored: _Optional[int] = ..., blocks_evicted: _Optional[int] = ..., blocks_corrupt: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_written: _Optional[int] = ..., arena_pages: _Optional[str] = ..., local_socket: _Optional[str] = ..., blocks_to_demote: _Optional[int] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceStats, _Mapping]]] = ..., blocks_pinned: _Optional[int] = ..., blocks_removed: _Optional[int] = ..., bulk_port: _Optional[int] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("namespace_id", "incarnation", "sequence")
@@ -603,3 +605,69 @@ class LocalError(_message.Message):
     code: int
     message: str
     def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class OpenBulkRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class OpenBulkResponse(_message.Message):
+    __slots__ = ("port", "token", "incarnation")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    token: bytes
+    incarnation: int
+    def __init__(self, port: _Optional[int] = ..., token: _Optional[bytes] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class BulkRequest(_message.Message):
+    __slots__ = ("token", "get", "put_begin", "put_commit")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    GET_FIELD_NUMBER: _ClassVar[int]
+    PUT_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    PUT_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    token: bytes
+    get: GetRequest
+    put_begin: PutBegin
+    put_commit: PutCommit
+    def __init__(self, token: _Optional[bytes] = ..., get: _Optional[_Union[GetRequest, _Mapping]] = ..., put_begin: _Optional[_Union[PutBegin, _Mapping]] = ..., put_commit: _Optional[_Union[PutCommit, _Mapping]] = ...) -> None: ...
+
+class BulkResponse(_message.Message):
+    __slots__ = ("hello", "values", "begun", "committed", "error")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    hello: BulkHello
+    values: BulkValues
+    begun: PutBegun
+    committed: PutCommitted
+    error: LocalError
+    def __init__(self, hello: _Optional[_Union[BulkHello, _Mapping]] = ..., values: _Optional[_Union[BulkValues, _Mapping]] = ..., begun: _Optional[_Union[PutBegun, _Mapping]] = ..., committed: _Optional[_Union[PutCommitted, _Mapping]] = ..., error: _Optional[_Union[LocalError, _Mapping]] = ...) -> None: ...
+
+class BulkHello(_message.Message):
+    __slots__ = ("incarnation",)
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    def __init__(self, incarnation: _Optional[int] = ...) -> None: ...
+
+class BulkValues(_message.Message):
+    __slots__ = ("items", "is_last")
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    IS_LAST_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[BulkItem]
+    is_last: bool
+    def __init__(self, items: _Optional[_Iterable[_Union[BulkItem, _Mapping]]] = ..., is_last: _Optional[bool] = ...) -> None: ...
+
+class BulkItem(_message.Message):
+    __slots__ = ("status", "size", "checksum", "length")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    size: int
+    checksum: bytes
+    length: int
+    def __init__(self, status: _Optional[_Union[Status, str]] = ..., size: _Optional[int] = ..., checksum: _Optional[bytes] = ..., length: _Optional[int] = ...) -> None: ...

@@ -104,6 +104,11 @@ class KVStoreStub:
                 request_serializer=kvstore_dot_wire_dot_kvstore__pb2.WatchRequest.SerializeToString,
                 response_deserializer=kvstore_dot_wire_dot_kvstore__pb2.WatchResponse.FromString,
                 _registered_method=True)
+        self.OpenBulk = channel.unary_unary(
+                '/stockpot.kvstore.v1.KVStore/OpenBulk',
+                request_serializer=kvstore_dot_wire_dot_kvstore__pb2.OpenBulkRequest.SerializeToString,
+                response_deserializer=kvstore_dot_wire_dot_kvstore__pb2.OpenBulkResponse.FromString,
+                _registered_method=True)
 
 
 class KVStoreServicer:
@@ -215,6 +220,13 @@ class KVStoreServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenBulk(self, request, context):
+        """Where and with which one-time token to open one connection of the bulk port (see BulkRequest).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_KVStoreServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -287,6 +299,11 @@ def add_KVStoreServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=kvstore_dot_wire_dot_kvstore__pb2.WatchRequest.FromString,
                     response_serializer=kvstore_dot_wire_dot_kvstore__pb2.WatchResponse.SerializeToString,
+            ),
+            'OpenBulk': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenBulk,
+                    request_deserializer=kvstore_dot_wire_dot_kvstore__pb2.OpenBulkRequest.FromString,
+                    response_serializer=kvstore_dot_wire_dot_kvstore__pb2.OpenBulkResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -667,6 +684,33 @@ class KVStore:
             '/stockpot.kvstore.v1.KVStore/Watch',
             kvstore_dot_wire_dot_kvstore__pb2.WatchRequest.SerializeToString,
             kvstore_dot_wire_dot_kvstore__pb2.WatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenBulk(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stockpot.kvstore.v1.KVStore/OpenBulk',
+            kvstore_dot_wire_dot_kvstore__pb2.OpenBulkRequest.SerializeToString,
+            kvstore_dot_wire_dot_kvstore__pb2.OpenBulkResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,7 +44,7 @@ async def measure_memory(stack: Stack) -> Memory:
 
 
 async def _bounds(stack: Stack) -> dict[str, int]:
-    store = await StoreClient.connect(stack.node_address, prefer_local=False)
+    store = await StoreClient.connect(stack.node_address, prefer_local=False, prefer_bulk=False)
     try:
         is_hugetlb = (await store.stats()).arena_pages.startswith("hugetlb")
     finally:

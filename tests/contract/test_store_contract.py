@@ -1,4 +1,4 @@
-"""What every way to a storage node must do alike: the service itself, gRPC and shared memory, async and blocking."""
+"""What all ways to a storage node must do alike: the service itself, gRPC, bulk, shared memory; async and blocking."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -106,7 +106,7 @@ Way = ClientWay | ServiceWay
 CLIENTS = {"async": StoreClient, "sync": ThreadedClient}
 
 
-@pytest.fixture(params=["service", "grpc async", "grpc sync", "shm async", "shm sync"])
+@pytest.fixture(params=["service", "grpc async", "grpc sync", "bulk async", "bulk sync", "shm async", "shm sync"])
 async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Way]:
     settings = NodeSettings(
         arena_bytes=ARENA_BYTES, value_bytes_max=VALUE_BYTES_MAX, local_socket=str(tmp_path / "s"), items_max=64
@@ -120,7 +120,9 @@ async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[W
         return
     async with running_node(settings) as (node, addresses):
         path, kind = request.param.split()
-        async with await CLIENTS[kind].connect(addresses.grpc, prefer_local=path == "shm") as client:
+        async with await CLIENTS[kind].connect(
+            addresses.grpc, prefer_local=path == "shm", prefer_bulk=path == "bulk"
+        ) as client:
             assert client.path == path
             yield ClientWay(client)
             assert client.path == path

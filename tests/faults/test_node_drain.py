@@ -12,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from kvstore.client import FillItem, StoreClient
+from kvstore.client import Path as BytesPath
 from kvstore.client.remote import RemoteNode
 from kvstore.core.errors import UnavailableError
 from kvstore.core.keys import BlockKey, NamespaceId
@@ -20,9 +21,11 @@ from kvstore.wire import kvstore_pb2 as pb
 from tests.store_node import (
     FINGERPRINT,
     MIB,
+    PATHS,
     START_DEADLINE_S,
     NodeProcess,
     NodeProcesses,
+    connect_by,
     get_values,
     put_chain,
     random_keys,
@@ -71,17 +74,15 @@ async def stored_after_restart(nodes: NodeProcesses, folder: Path, namespace: Na
         return sum(value is not None for value in values)
 
 
-@pytest.mark.parametrize("prefer_local", [True, False])
-async def test_a_running_put_ends_and_reaches_the_disk(
-    nodes: NodeProcesses, tmp_path: Path, prefer_local: bool
-) -> None:
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_running_put_ends_and_reaches_the_disk(nodes: NodeProcesses, tmp_path: Path, path: BytesPath) -> None:
     node = start(nodes, tmp_path)
-    async with await StoreClient.connect(node.address, prefer_local=prefer_local, call_deadline_s=10) as client:
+    async with await connect_by(path, node.address, call_deadline_s=10) as client:
         namespace = (await client.open_namespace(FINGERPRINT)).namespace_id
         earlier, [key] = random_keys(4), random_keys(1)
         await put_chain(client, namespace, earlier, MIB)
         async with client.fill(namespace, [FillItem(key, MIB)]) as fill:
-            assert fill.path == ("shm" if prefer_local else "grpc")
+            assert fill.path == path
             node.signal(signal.SIGTERM)
             await is_draining(node)
             assert await answer(node, "/healthz") == (200, "ok\n")
@@ -114,12 +115,12 @@ async def test_watchers_are_told_and_health_says_not_serving(nodes: NodeProcesse
     await remote.close()
 
 
-@pytest.mark.parametrize("prefer_local", [True, False])
+@pytest.mark.parametrize("path", PATHS)
 async def test_a_call_that_does_not_end_is_cut_at_the_deadline(
-    nodes: NodeProcesses, tmp_path: Path, prefer_local: bool
+    nodes: NodeProcesses, tmp_path: Path, path: BytesPath
 ) -> None:
     node = start(nodes, tmp_path, stop_deadline_ms=400)
-    async with await StoreClient.connect(node.address, prefer_local=prefer_local, call_deadline_s=10) as client:
+    async with await connect_by(path, node.address, call_deadline_s=10) as client:
         namespace = (await client.open_namespace(FINGERPRINT)).namespace_id
         keys = random_keys(3)
         await put_chain(client, namespace, keys, MIB)

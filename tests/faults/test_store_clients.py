@@ -7,14 +7,25 @@ import time
 
 import pytest
 
-from kvstore.client import FillItem, StoreClient
+from kvstore.client import FillItem, Path, StoreClient
 from kvstore.core.errors import LeaseExpiredError, UnavailableError
-from tests.store_node import FINGERPRINT, MIB, NodeProcesses, get_values, put_chain, random_keys, until, value_of
+from tests.store_node import (
+    FINGERPRINT,
+    MIB,
+    PATHS,
+    NodeProcesses,
+    connect_by,
+    get_values,
+    put_chain,
+    random_keys,
+    until,
+    value_of,
+)
 
 DEADLINE_S = 0.5
 HOLD_EVERYTHING = """
 import asyncio, sys
-from kvstore.client import FillItem, StoreClient
+from kvstore.client import FillItem, Path, StoreClient
 from kvstore.core.namespace import Fingerprint
 from tests.store_node import FINGERPRINT, random_keys, put_chain
 
@@ -34,10 +45,10 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("prefer_local", [True, False])
-async def test_a_stopped_node_costs_one_deadline_and_then_nothing(nodes: NodeProcesses, prefer_local: bool) -> None:
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_stopped_node_costs_one_deadline_and_then_nothing(nodes: NodeProcesses, path: Path) -> None:
     node = nodes.start().wait_ready()
-    client = await StoreClient.connect(node.address, prefer_local=prefer_local, call_deadline_s=DEADLINE_S)
+    client = await connect_by(path, node.address, DEADLINE_S)
     async with client:
         namespace = (await client.open_namespace(FINGERPRINT)).namespace_id
         keys = random_keys(2)
@@ -164,8 +175,8 @@ async def test_views_outlive_the_node_without_harm(nodes: NodeProcesses) -> None
 
 async def test_without_commit_everything_is_given_back(nodes: NodeProcesses) -> None:
     node = nodes.start().wait_ready()
-    for prefer_local in (True, False):
-        async with await StoreClient.connect(node.address, prefer_local=prefer_local) as client:
+    for path in PATHS:
+        async with await connect_by(path, node.address) as client:
             namespace = (await client.open_namespace(FINGERPRINT)).namespace_id
             keys = random_keys(3)
             async with client.fill(namespace, [FillItem(key, MIB) for key in keys]) as fill:

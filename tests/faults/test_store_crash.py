@@ -6,14 +6,17 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from kvstore.client import Path as BytesPath
 from kvstore.client import StoreClient
 from kvstore.core.errors import StockpotError
 from tests.store_node import (
     FINGERPRINT,
     MIB,
+    PATHS,
     NodeProcess,
     NodeProcesses,
     all_on_disk,
+    connect_by,
     get_values,
     put_chain,
     random_keys,
@@ -45,8 +48,8 @@ async def test_all_that_was_flushed_survives_a_clean_stop(nodes: NodeProcesses) 
         assert (await client.stats()).blocks_hit_disk == len(keys)
 
 
-@pytest.mark.parametrize("prefer_local", [True, False])
-async def test_a_flipped_byte_on_disk_is_a_miss_and_is_dropped(nodes: NodeProcesses, prefer_local: bool) -> None:
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_flipped_byte_on_disk_is_a_miss_and_is_dropped(nodes: NodeProcesses, path: BytesPath) -> None:
     node = start_with_disk(nodes)
     keys = random_keys(3)
     async with await StoreClient.connect(node.address) as client:
@@ -56,7 +59,7 @@ async def test_a_flipped_byte_on_disk_is_a_miss_and_is_dropped(nodes: NodeProces
     node.kill()
     flip_byte_of(nodes.folder / "data", value_of(keys[1], SIZE))
     node = start_with_disk(nodes)
-    async with await StoreClient.connect(node.address, prefer_local=prefer_local) as client:
+    async with await connect_by(path, node.address) as client:
         values = await get_values(client, namespace, keys)
         assert values == [value_of(keys[0], SIZE), None, value_of(keys[2], SIZE)]
         assert (await client.stats()).blocks_corrupt == 1

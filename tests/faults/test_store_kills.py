@@ -16,7 +16,7 @@ from kvstore.client import StoreClient
 from kvstore.core.namespace import Fingerprint
 from tests.store_checks import assert_arena_can_be_emptied, assert_folder_is_tidy
 from tests.store_model import NamespaceModel, RandomWork, check_everything, run_until_gone
-from tests.store_node import MIB, NodeProcess, NodeProcesses
+from tests.store_node import MIB, PATHS, NodeProcess, NodeProcesses, connect_by
 
 KILLS = int(os.environ.get("STOCKPOT_KILLS", "25"))
 SEED = int(os.environ.get("STOCKPOT_SEED", "1"))
@@ -38,8 +38,8 @@ def start(nodes: NodeProcesses) -> NodeProcess:
 
 
 async def load(node: NodeProcess, models: Sequence[NamespaceModel], rng: random.Random) -> None:
-    """Work on all namespaces at once, by shared memory and by gRPC, until the node is killed in the midst of it."""
-    clients = [await StoreClient.connect(node.address, prefer_local=number != 0) for number in range(len(models))]
+    """Work on all namespaces at once, by every path, until the node is killed in the midst of it."""
+    clients = [await connect_by(PATHS[number % len(PATHS)], node.address) for number in range(len(models))]
     try:
         async with asyncio.TaskGroup() as tasks:
             for client, model in zip(clients, models, strict=True):

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kvstore.client import FillItem, Status, StoreClient, SyncStoreClient
+from kvstore.client import FillItem, Path, Status, StoreClient, SyncStoreClient
 from kvstore.core.errors import CallerError, UnavailableError
 from kvstore.core.keys import BlockKey, NamespaceId
-from tests.store_node import FINGERPRINT, NodeProcesses, random_keys, value_of
+from tests.store_node import FINGERPRINT, PATHS, NodeProcesses, random_keys, value_of
 
 SIZE = 100_000
 
@@ -31,11 +31,12 @@ def put(client: SyncStoreClient, namespace: NamespaceId, keys: list[BlockKey]) -
         return fill.commit()
 
 
-@pytest.mark.parametrize("prefer_local", [True, False])
-def test_values_come_back(address: str, prefer_local: bool) -> None:
+@pytest.mark.parametrize("path", PATHS)
+def test_values_come_back(address: str, path: Path) -> None:
     keys = random_keys(3)
-    with SyncStoreClient.connect(address, prefer_local=prefer_local, call_deadline_s=10) as client:
-        assert client.path == ("shm" if prefer_local else "grpc")
+    preferences = {"prefer_local": path == "shm", "prefer_bulk": path == "bulk"}
+    with SyncStoreClient.connect(address, **preferences, call_deadline_s=10) as client:
+        assert client.path == path
         namespace = client.open_namespace(FINGERPRINT).namespace_id
         assert put(client, namespace, keys) == [Status.STATUS_STORED] * 3
         assert client.match(namespace, [*keys, *random_keys(1)]).blocks == 3

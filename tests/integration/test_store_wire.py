@@ -133,7 +133,7 @@ async def test_health_and_reflection(running: Running) -> None:
 
 
 async def test_metrics(running: Running) -> None:
-    async with await StoreClient.connect(running[1].grpc) as client:
+    async with await StoreClient.connect(running[1].grpc, prefer_bulk=False) as client:
         namespace = (await client.open_namespace(FINGERPRINT)).namespace_id
         await put_chain(client, namespace, random_keys(2), 1000)
     url = f"http://{running[1].metrics}/metrics"

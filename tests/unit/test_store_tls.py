@@ -128,6 +128,7 @@ def test_files_are_read_again_once_they_change_and_bad_ones_are_not_taken(
     assert value.current() == 2
     clock.now_s += 1
     assert (value.current(), reads) == (2, 2)
+    caplog.clear()
     with caplog.at_level(logging.INFO):
         write("bad")
         assert value.current() == 2
